@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from quorumd import LockLost, QuorumError
 from quorumd.sync import Election, KeyValueView, QuorumClient, Transaction
@@ -29,6 +29,13 @@ JOBS = PREFIX + b"jobs/"
 RUNS = PREFIX + b"runs/"
 TTL_S = 2.0
 LOOK_EVERY_S = 0.1
+
+
+class Job(NamedTuple):
+    """What to run, once in so many seconds."""
+
+    every_s: float
+    command: list[str]
 
 
 class Run(NamedTuple):
@@ -43,6 +50,15 @@ class Run(NamedTuple):
         """Is there something to do for the leader with this token?"""
         is_left_over = self.slot == slot and not self.is_done and self.token < token
         return self.slot < slot or is_left_over
+
+
+def job_in(value: bytes) -> Job:
+    """Raises an error of any kind if there is none in it."""
+    found = json.loads(value)
+    job = Job(float(found["every_s"]), [str(word) for word in found["command"]])
+    if not job.every_s >= LOOK_EVERY_S or not job.command:
+        raise ValueError(f"every_s is at least {LOOK_EVERY_S}, and there is a command")
+    return job
 
 
 def run_in(value: bytes | None) -> Run:
@@ -63,10 +79,18 @@ def write(t: Transaction, key: bytes, run: Run) -> bool:
 
 def lead(view: KeyValueView, election: Election, host: str) -> None:
     """Runs jobs until the leadership is lost."""
+    skipped: set[int] = set()
     while not election.lost.is_set():
         for key, entry in view.items(JOBS):
-            name, job = key.removeprefix(JOBS), json.loads(entry.value)
-            run = Run(int(time.time() // job["every_s"]), election.token, host)
+            name = key.removeprefix(JOBS)
+            try:
+                job = job_in(entry.value)
+            except Exception as error:  # anybody may have put anything there: others go on
+                if entry.offset not in skipped:
+                    skipped.add(entry.offset)
+                    print(f"{name.decode(errors='replace')} is skipped: {error!r}", flush=True)
+                continue
+            run = Run(int(time.time() // job.every_s), election.token, host)
             last = view.get(RUNS + name)
             # A look costs nothing; a transaction is an append, even one that only reads.
             if run_in(last and last.value).is_due(run.slot, run.token):
@@ -74,11 +98,14 @@ def lead(view: KeyValueView, election: Election, host: str) -> None:
         time.sleep(LOOK_EVERY_S)
 
 
-def run_job(view: KeyValueView, key: bytes, job: dict[str, Any], run: Run) -> None:
+def run_job(view: KeyValueView, key: bytes, job: Job, run: Run) -> None:
     if not view.transact(lambda t: write(t, key, run)):
         return
     environ = {**os.environ, "JOB_SLOT": str(run.slot), "JOB_TOKEN": str(run.token)}
-    subprocess.run(job["command"], env=environ, check=False)
+    try:
+        subprocess.run(job.command, env=environ, check=False)
+    except (OSError, ValueError) as error:
+        print(f"{job.command[0]} cannot be run: {error!r}", flush=True)
     view.transact(lambda t: write(t, key, run._replace(is_done=True)))
 
 

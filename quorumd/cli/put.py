@@ -41,8 +41,9 @@ at once: lines before a wrong one are put.
 
 A value that begins with - needs -- before the key.
 
---if-unchanged-since   puts all keys at once, or none, if nothing with one of them is at this offset or
-                       behind it; `get --with-offset` prints it
+\b
+--if-unchanged-since   puts all keys at once, or none, if nothing with one of them is at this
+                       offset or behind it; `get --with-offset` prints it
 --if-absent            puts all keys at once, or none, if none of them has a value
 
 \b

@@ -53,7 +53,8 @@ class QuorumUnavailable(QuorumError):
         if not tried:
             tried = "\n  (no address was reached before the time was up)"
         super().__init__(
-            f"could not {goal} within {timeout_ms / 1000:g} s. Tried:{tried}\n"
+            # Rounded: of what was asked for, a millisecond may have passed before.
+            f"could not {goal} within {round(timeout_ms / 1000, 2):g} s. Tried:{tried}\n"
             "Check that the nodes run and that the addresses and ports are right; more than half "
             "of the voters must be up. A longer --timeout waits longer."
         )
@@ -170,15 +171,15 @@ class AppendFailed(QuorumError):
         parts = [reason]
         if acknowledged_count:
             parts.append(
-                f"{_records(acknowledged_count)} before that are acknowledged, the last one at "
-                f"offset {last_offset}."
+                f"{_records(acknowledged_count)} before that {'is' if acknowledged_count == 1 else 'are'} "
+                f"acknowledged, the last one at offset {last_offset}."
             )
         else:
             parts.append("Nothing was acknowledged.")
         if unknown_count:
             parts.append(
-                f"{_records(unknown_count)} were sent but not answered and may be in the log: look "
-                "with `quorumctl tail` before you append them again."
+                f"{_records(unknown_count)} {'was' if unknown_count == 1 else 'were'} sent but not "
+                "answered and may be in the log: look with `quorumctl tail` before you append again."
             )
         super().__init__("\n".join(parts))
 

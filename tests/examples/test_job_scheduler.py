@@ -97,3 +97,32 @@ def test_jobs_go_on_when_leaders_die(cluster: Cluster, tmp_path: Path) -> None:
     assert done == sorted(done), "no leader runs a job when a later one has begun"
     assert len(set(done)) == len(done), "none runs it twice in a slot"
     assert not any("Traceback" in path.read_text() for path in outputs.values())
+
+
+def test_what_is_no_job_is_skipped_with_a_line_and_the_others_run(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    book, output = tmp_path / "runs", tmp_path / "output"
+    book.touch()
+    jobs = {
+        "a": b"no JSON",
+        "b": b'{"every_s": 0, "command": ["true"]}',
+        "c": b'{"every_s": 1, "command": []}',
+        "d": b"[1]",
+        "e": b'{"every_s": 0.5, "command": ["/no/such/program"]}',
+        "f": json.dumps({"every_s": 0.5, "command": ["sh", "-c", f"echo >> {book}"]}).encode(),
+    }
+    with QuorumClient(cluster.bootstrap) as client:
+        client.append(
+            [Record(key=f"scheduler/jobs/{name}".encode(), value=jobs[name]) for name in jobs]
+        )
+    with scheduler(cluster, "one", output) as process:
+        cluster.wait_for(lambda: len(book.read_text()) >= 2, "runs")
+        assert process.poll() is None
+    lines = output.read_text().splitlines()
+    assert [sum(line.startswith(f"{name} is skipped: ") for line in lines) for name in jobs] == [
+        *(1, 1, 1, 1),
+        *(0, 0),
+    ]
+    assert "/no/such/program cannot be run: FileNotFoundError" in output.read_text()
+    assert "Traceback" not in output.read_text()

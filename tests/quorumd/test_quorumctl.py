@@ -404,6 +404,12 @@ def test_every_help_has_examples_and_fits_a_terminal(quorumctl: Run, command: st
     assert max(map(len, done.out.splitlines())) <= 100
 
 
+def test_the_conditions_of_put_have_lines_of_their_own(quorumctl: Run) -> None:
+    lines = quorumctl("put", "--help").out.splitlines()
+    for option in ("--if-unchanged-since", "--if-absent"):
+        assert any(re.match(rf" *{option} +puts all keys at once", line) for line in lines)
+
+
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("redirection", "code"),
