@@ -11,16 +11,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-_TERMINAL: Final = 0
+from quorumd.cli.terminal import STOPPING, Terminal
+
 _LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 _POLL_S: Final = 0.05
-_STOPPED_BY_TERMINAL: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Passed on to the whole group: what a shell has started would outlive it otherwise."""
@@ -32,9 +33,9 @@ class HeldCommand:
     """A command that is made ready now, and begins with `start`. In `with`: one that did not start is let go.
 
     It is a process already while it waits (see launcher.py), because to make one takes longer than all the
-    rest that lies between its turn and its begin. It dies with this process, also by SIGKILL. Where standard
-    input is a terminal, and this process is in its foreground, the command is, until its end: Ctrl-C reaches
-    it, and Ctrl-Z does not stop it.
+    rest that lies between its turn and its begin. It dies with this process, also by SIGKILL. Where this
+    process is in the foreground of a terminal the command has that when it needs it, and from its begin if
+    nobody else is there: Ctrl-C reaches it, and Ctrl-Z does not stop it.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -43,8 +44,10 @@ class HeldCommand:
         self._executed: asyncio.Future[int] = self._loop.create_future()
         """The number of the error that kept it from it, 0 if there was none."""
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._has_terminal = _is_in_foreground()
         self._has_begun = False
+        self._terminal: Terminal | None = None
+        # Found out now: to look at all processes takes its time.
+        self._is_alone = set(_running_in(os.getpgrp())) == {os.getpid()}
         self._end: int | None = None
         """A descriptor that is readable once it has ended."""
         go, self._go = os.pipe()
@@ -89,10 +92,10 @@ class HeldCommand:
 
     def start(self, variable: str, value: str) -> None:
         """Begins, with one more variable in the environment; `wait` tells if it cannot be executed."""
-        if self._has_terminal:
-            # Ignored only now, because a command inherits what is ignored.
-            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-            os.tcsetpgrp(_TERMINAL, self._process.pid)
+        with suppress(OSError):
+            self._terminal = Terminal(self._process.pid)
+            if self._is_alone:
+                self._terminal.give()
         with suppress(BrokenPipeError):  # It was killed: its exit code says so.
             os.write(self._go, f"{variable}={value}".encode())
         # To execute a file takes as long as its file system does: the loop has to go on meanwhile.
@@ -110,6 +113,7 @@ class HeldCommand:
             return
         if number in ENDING:
             self._signal_group(number)
+            self._signal_group(signal.SIGCONT)
         else:
             os.kill(self._process.pid, number)
 
@@ -119,7 +123,8 @@ class HeldCommand:
         await asyncio.shield(self._ended)
         # Not reaped before: until then no other process can have its number.
         code = self._process.wait()
-        self._take_terminal()
+        if self._terminal is not None:
+            self._terminal.close(is_interrupted=code == -signal.SIGINT)
         if failed:
             raise OSError(failed, os.strerror(failed))
         return code if code >= 0 else 128 - code
@@ -131,7 +136,7 @@ class HeldCommand:
         deadline_s = self._loop.time() + grace_s
         # Polled, since nothing signals that the last process of a group has ended.
         while (left_s := deadline_s - self._loop.time()) > 0:
-            if not self._group_runs():
+            if not any(_running_in(self._process.pid)):
                 break
             await asyncio.sleep(min(_POLL_S, left_s))
         self._signal_group(signal.SIGKILL)
@@ -144,7 +149,7 @@ class HeldCommand:
     def _end_descriptor(self) -> int | None:
         """None if a thread has to watch: for the terminal's sake, or because the kernel is older than 5.3."""
         try:
-            return None if self._has_terminal else os.pidfd_open(self._process.pid)
+            return None if self._terminal is not None else os.pidfd_open(self._process.pid)
         except OSError:
             return None
 
@@ -153,38 +158,32 @@ class HeldCommand:
         self._loop.remove_reader(self._end)
         self._ended.set_result(None)
 
-    def _take_terminal(self) -> None:
-        if self._has_terminal:
-            self._has_terminal = False
-            os.tcsetpgrp(_TERMINAL, os.getpgrp())
-            signal.signal(signal.SIGTTOU, signal.SIG_DFL)
-
     def _watch(self) -> None:
-        pid = self._process.pid
-        states = os.WEXITED | os.WNOWAIT | (os.WSTOPPED if self._has_terminal else 0)
-        while (found := os.waitid(os.P_PID, pid, states)) and found.si_code == os.CLD_STOPPED:
-            os.waitid(os.P_PID, pid, os.WSTOPPED)
-            if found.si_status in _STOPPED_BY_TERMINAL:
-                # No shell could continue it: that would continue us, and we do not stop.
-                self._signal_group(signal.SIGCONT)
+        if self._terminal is None:
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self._watch_on(self._terminal)
         try:
             self._loop.call_soon_threadsafe(self._ended.set_result, None)
         except RuntimeError:
             return  # The loop was closed: this process is about to end.
 
+    def _watch_on(self, terminal: Terminal) -> None:
+        terminal.listen()
+        states = os.WEXITED | os.WSTOPPED | os.WNOWAIT
+        while found := os.waitid(os.P_PID, self._process.pid, states):
+            if found.si_code != os.CLD_STOPPED:
+                return
+            if found.si_status in STOPPING and terminal.give():
+                # No shell could continue it: that would continue us, and we do not stop.
+                self._signal_group(signal.SIGCONT)
+            else:
+                # Polled, since nothing signals that a shell has put us into the foreground.
+                time.sleep(_POLL_S)
+
     def _signal_group(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
             os.killpg(self._process.pid, number)
-
-    def _group_runs(self) -> bool:
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                state, _, group = path.read_text(errors="replace").rpartition(")")[2].split()[:3]
-            except (OSError, ValueError):
-                continue  # It has ended meanwhile.
-            if int(group) == self._process.pid and state not in "ZX":
-                return True
-        return False
 
 
 class SignalRelay:
@@ -227,8 +226,12 @@ class SignalRelay:
             self._task.cancel()
 
 
-def _is_in_foreground() -> bool:
-    try:
-        return os.tcgetpgrp(_TERMINAL) == os.getpgrp()
-    except OSError:
-        return False
+def _running_in(group: int) -> Iterator[int]:
+    """The processes of a group."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = path.read_text(errors="replace").rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue  # It has ended meanwhile.
+        if int(its_group) == group and state not in "ZX":
+            yield int(path.parent.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -58,7 +59,8 @@ the command changes, and let that refuse a token that is lower than one it has s
 
 SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the command and its group, SIGUSR1, SIGUSR2 and SIGWINCH
 to the command. What it leaves running in the background is not under the lock any more. On a terminal Ctrl-Z
-does not stop it: a lock that stands still is lost.
+does not stop it: a lock that stands still is lost. A pager behind it, or a script around it, keeps the
+terminal until the command reads from it.
 
 {_EXIT_CODES.format(lost="the lock was lost while the command ran")}
   {EXIT_NOT_IN_TIME}  the lock was not had in time (--wait); the command was not run
@@ -89,6 +91,9 @@ Examples:
   quorumctl elect scheduler -- ./scheduler --config scheduler.yaml
   quorumctl elect scheduler --ttl 5 --grace 20 -- ./scheduler
 """
+
+
+_Run = Callable[["QuorumClient", "SignalRelay"], Coroutine[Any, Any, int]]
 
 
 class _Held(NamedTuple):
@@ -190,7 +195,7 @@ def lock(
             ran = await _run_under(_Held(token, held.lost, held.release), ready, grace_s, relay)
             return EXIT_LOST if ran is None else ran
 
-    return run_async(_relayed(target, timeout_s, run_it))
+    return _run(target, timeout_s, run_it)
 
 
 @click.command(help=_ELECT_HELP, short_help="Run a command on one host of many.")
@@ -232,14 +237,19 @@ def elect(
                 return EXIT_LOST
             _say("waiting for the next turn")
 
-    return run_async(_relayed(target, timeout_s, run_it))
+    return _run(target, timeout_s, run_it)
 
 
-async def _relayed(
-    target: Target,
-    timeout_s: float,
-    run_it: Callable[[QuorumClient, SignalRelay], Coroutine[Any, Any, int]],
-) -> int:
+def _run(target: Target, timeout_s: float, run_it: _Run) -> int:
+    from quorumd.cli.terminal import end_by_ctrl_c
+
+    code = run_async(_relayed(target, timeout_s, run_it))
+    if code == 128 + signal.SIGINT:
+        end_by_ctrl_c()
+    return code
+
+
+async def _relayed(target: Target, timeout_s: float, run_it: _Run) -> int:
     """The exit code of what runs with a client and with signals passed on."""
     from quorumd.cli.held_command import SignalRelay
     from quorumd.client.errors import QuorumError

@@ -18,12 +18,13 @@ COMMAND = Path(sys.executable).with_name("quorumctl")
 
 @contextmanager
 def started(*arguments: str, stderr: int = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
-    """The running command; it is killed at the end."""
+    """The running command; it is killed at the end. The terminal of whoever runs the tests is not its own."""
     process = subprocess.Popen(
         [str(COMMAND), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
+        start_new_session=True,
     )
     try:
         yield process

@@ -184,6 +184,16 @@ def test_a_command_decides_itself_what_a_signal_does(quorum: QuorumThread) -> No
     assert keys(quorum)[-1] == (b"quorumd.locks/a", False)
 
 
+def test_a_command_that_stands_still_can_be_ended(quorum: QuorumThread) -> None:
+    script = "echo ready $QUORUM_LOCK_TOKEN; echo $$; kill -STOP $$"
+    with holding("a", "--", "sh", "-c", script) as (process, _):
+        assert process.stdout is not None
+        status = Path(f"/proc/{int(process.stdout.readline())}/status")
+        wait_for(lambda: "\nState:\tT" in status.read_text(), "the stop")
+        process.send_signal(signal.SIGTERM)
+        assert ended(process) == (128 + signal.SIGTERM, "")
+
+
 def test_what_is_ignored_stays_ignored(quorum: QuorumThread) -> None:
     nohup = ["nohup", str(COMMAND), "lock", "a", "--", *SLEEP]
     with subprocess.Popen(nohup, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -290,29 +300,6 @@ def test_on_a_terminal_it_asks(quorum: QuorumThread, answer: bytes, code: int) -
         assert f"pid {process.pid}, since".encode() in shown
         assert (b"taken away" in shown) == (code == 0)
         assert keys(quorum)[-1] == (b"quorumd.locks/a", code != 0)
-
-
-def test_on_a_terminal_the_command_is_in_the_foreground(quorum: QuorumThread) -> None:
-    script = (
-        "read line; echo got $line; trap 'echo interrupted; exit 3' INT; echo go;"
-        "while :; do sleep 0.05; done"
-    )
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(COMMAND, [str(COMMAND), "lock", "a", "--", "bash", "-c", script])
-    os.write(terminal, b"hello\n")
-    shown, sent = b"", False
-    with suppress(OSError):
-        while data := os.read(terminal, 4096):
-            shown += data
-            if b"go\r\n" in shown and not sent:
-                sent = True
-                os.write(terminal, b"\x1a\x03")
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3, shown
-    assert b"got hello" in shown
-    assert b"interrupted" in shown
-    assert keys(quorum)[-1] == (b"quorumd.locks/a", False)
 
 
 def test_an_elected_command_that_ends_makes_room_for_the_next(
