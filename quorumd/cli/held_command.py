@@ -18,15 +18,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from quorumd.cli.program import say
 from quorumd.cli.terminal import STOPPING, Terminal
+from quorumd.cli.text import printable
 
 _LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 _POLL_S: Final = 0.05
+_KILLED_WITHIN_S: Final = 1.0
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Passed on to the whole group: what a shell has started would outlive it otherwise."""
 OTHERS: Final = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 """Passed on to the command alone: other processes of its group may not expect them, and would die."""
+
+
+class NotExecutable(OSError):
+    """The file of a command is missing, or is none that can be executed."""
 
 
 class HeldCommand:
@@ -111,36 +118,54 @@ class HeldCommand:
         """Passes a signal on. Nothing happens if the command has ended."""
         if self._ended.done():
             return
-        if number in ENDING:
-            self._signal_group(number)
-            self._signal_group(signal.SIGCONT)
-        else:
-            os.kill(self._process.pid, number)
+        try:
+            if number in ENDING:
+                os.killpg(self._process.pid, number)
+                os.killpg(self._process.pid, signal.SIGCONT)
+            else:
+                os.kill(self._process.pid, number)
+        except PermissionError:
+            say(f"{number.name} does not reach {self._described}, which runs as another user")
 
     async def wait(self) -> int:
-        """Its exit code; 128 + n if signal n has ended it. Raises OSError if it cannot be executed."""
+        """Its exit code; 128 + n if signal n has ended it. Raises NotExecutable."""
         failed = await asyncio.shield(self._executed)
         await asyncio.shield(self._ended)
         # Not reaped before: until then no other process can have its number.
         code = self._process.wait()
         if self._terminal is not None:
             self._terminal.close(is_interrupted=code == -signal.SIGINT)
+            self._terminal = None
         if failed:
-            raise OSError(failed, os.strerror(failed))
+            raise NotExecutable(failed, os.strerror(failed))
         return code if code >= 0 else 128 - code
 
     async def end(self, grace_s: float) -> int:
-        """SIGTERM to the group, and SIGKILL to what is left of it after `grace_s` seconds; the exit code."""
+        """SIGTERM to the group, and SIGKILL to what is left of it after `grace_s` seconds; the exit code.
+
+        Where another user runs it, or the kernel does not let it end, it is waited for.
+        """
         self._signal_group(signal.SIGTERM)
         self._signal_group(signal.SIGCONT)
-        deadline_s = self._loop.time() + grace_s
-        # Polled, since nothing signals that the last process of a group has ended.
-        while (left_s := deadline_s - self._loop.time()) > 0:
-            if not any(_running_in(self._process.pid)):
-                break
-            await asyncio.sleep(min(_POLL_S, left_s))
-        self._signal_group(signal.SIGKILL)
+        if not await self._group_ends(grace_s):
+            self._signal_group(signal.SIGKILL)
+            if not await self._group_ends(_KILLED_WITHIN_S):
+                say(f"{self._described}, still runs: end it, or its process group, by hand")
         return await self.wait()
+
+    @property
+    def _described(self) -> str:
+        return f"{printable(self.name)}, pid {self._process.pid}"
+
+    async def _group_ends(self, within_s: float) -> bool:
+        deadline_s = self._loop.time() + within_s
+        # Polled, since nothing signals that the last process of a group has ended.
+        while any(_running_in(self._process.pid)):
+            left_s = deadline_s - self._loop.time()
+            if left_s <= 0:
+                return False
+            await asyncio.sleep(min(_POLL_S, left_s))
+        return True
 
     def _on_report(self) -> None:
         self._loop.remove_reader(self._report)
@@ -183,7 +208,8 @@ class HeldCommand:
 
     def _signal_group(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
-            os.killpg(self._process.pid, number)
+            with suppress(PermissionError):
+                os.killpg(self._process.pid, number)
 
 
 class SignalRelay:

@@ -6,6 +6,7 @@ number of the error to REPORT. It ends when its parent does, and so does the com
 """
 
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -34,6 +35,8 @@ def launch(parent: int, go: int, report: int, words: list[str]) -> None:
         os.execvp(words[0], words)
     except OSError as error:
         os.write(report, b"%d" % (error.errno or 0))
+    except ValueError:  # An empty name.
+        os.write(report, b"%d" % errno.ENOENT)
 
 
 if __name__ == "__main__":

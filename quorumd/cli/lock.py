@@ -19,6 +19,7 @@ from quorumd.cli.options import (
     timeout_option,
     to_ms,
 )
+from quorumd.cli.program import say
 from quorumd.cli.text import duration_text, outage_text, printable
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def elect(
                 except QuorumUnavailable as error:
                     if not has_led:
                         raise
-                    _say(outage_text(error))
+                    say(outage_text(error))
                     await asyncio.sleep(_AGAIN_S)
                     continue
                 has_led = True
@@ -235,7 +236,7 @@ def elect(
                 return ran
             if relay.ended_by is not None:
                 return EXIT_LOST
-            _say("waiting for the next turn")
+            say("waiting for the next turn")
 
     return _run(target, timeout_s, run_it)
 
@@ -271,11 +272,13 @@ async def _run_under(
     held: _Held, command: HeldCommand, grace_s: float, relay: SignalRelay
 ) -> int | None:
     """The exit code of a command that runs while this is held, and gives it back; None if it was lost."""
+    from quorumd.cli.held_command import NotExecutable
+
     command.start(TOKEN_VARIABLE, str(held.token))
     relay.command = command
     try:
         return await _until_the_end(held, command, grace_s)
-    except OSError as error:
+    except NotExecutable as error:
         await held.give_back()
         is_missing = error.errno == errno.ENOENT
         said = f"{printable(command.name)}: {error.strerror or error}; it was given back"
@@ -293,9 +296,9 @@ async def _until_the_end(held: _Held, command: HeldCommand, grace_s: float) -> i
         code = ended.result()
         if await held.give_back():
             return code
-        _say(f"lost, before the command ended with exit code {code}")
+        say(f"lost, before the command ended with exit code {code}")
         return None
-    _say(f"lost: the command gets SIGTERM, and SIGKILL after {duration_text(grace_s)}")
+    say(f"lost: the command gets SIGTERM, and SIGKILL after {duration_text(grace_s)}")
     await command.end(grace_s)
     await ended
     await held.give_back()
@@ -310,7 +313,3 @@ def _comment(command: tuple[str, ...]) -> str:
 def _failed(message: str, code: int) -> int:
     click.echo(f"Error: {message}", err=True)
     return code
-
-
-def _say(message: str) -> None:
-    click.echo(f"quorumctl: {message}", err=True)

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
@@ -72,6 +73,12 @@ def end_process(exit_code: int) -> NoReturn:
             except OSError:
                 exit_code = exit_code or EXIT_FAILED
     os._exit(exit_code)
+
+
+def say(message: str) -> None:
+    """A line of `quorumctl` on stderr, beside what a command says that it runs."""
+    with suppress(OSError):  # It goes on without whoever read it, a terminal for example.
+        click.echo(f"quorumctl: {message}", err=True)
 
 
 def own_failure(name: str, error: Exception, traceback_variable: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from pathlib import Path
@@ -20,6 +21,16 @@ def children() -> set[int]:
         for task in Path(f"/proc/{os.getpid()}/task").iterdir()
         for pid in (task / "children").read_text().split()
     }
+
+
+def refuse_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kernel does where a command has become another user."""
+
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "kill", refuse)
+    monkeypatch.setattr(os, "killpg", refuse)
 
 
 def test_the_event_loop_goes_on_while_a_command_does_not_begin() -> None:
@@ -50,7 +61,31 @@ def test_one_that_does_not_begin_can_be_ended() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("name", ["/nowhere/at/all", "/etc/passwd"])
+def test_one_that_no_signal_reaches_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    refuse_signals(monkeypatch)
+    os.mkfifo(fifo := tmp_path / "fifo")
+
+    async def run() -> None:
+        with HeldCommand(["sh", "-c", f"read line <{fifo}; exit 7"]) as command:
+            command.start("A", "b")
+            command.send(signal.SIGTERM)
+            command.send(signal.SIGWINCH)
+            ending = asyncio.ensure_future(command.end(0.1))
+            said = ""
+            while "still runs" not in said:
+                await asyncio.sleep(0)
+                said += capfd.readouterr().err
+            fifo.write_text("end\n")
+            assert await ending == 7
+            assert said.count("SIGTERM does not reach sh") == 1
+            assert said.count("SIGWINCH does not reach sh") == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["", "/nowhere/at/all", "/etc/passwd"])
 def test_one_that_cannot_be_executed_says_so(name: str) -> None:
     async def run() -> None:
         with HeldCommand([name]) as command:

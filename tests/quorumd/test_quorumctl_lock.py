@@ -17,6 +17,7 @@ import pytest
 
 from tests.quorumd.conftest import Done, QuorumThread
 from tests.quorumd.running import COMMAND, started
+from tests.quorumd.test_held_command import refuse_signals
 
 pytestmark = pytest.mark.live
 
@@ -86,7 +87,11 @@ def test_a_command_that_a_signal_ends(quorum: QuorumThread, quorumctl: Run) -> N
 
 @pytest.mark.parametrize(
     ("command", "code", "said"),
-    [("./there-is-none", NOT_FOUND, "No such file"), ("/etc", NOT_EXECUTABLE, "denied")],
+    [
+        ("./there-is-none", NOT_FOUND, "No such file"),
+        ("", NOT_FOUND, "No such file"),
+        ("/etc", NOT_EXECUTABLE, "denied"),
+    ],
 )
 def test_a_command_that_cannot_be_started_gives_the_lock_back(
     quorum: QuorumThread, quorumctl: Run, command: str, code: int, said: str
@@ -215,6 +220,17 @@ def test_a_lost_lock_ends_the_whole_group(quorum: QuorumThread, quorumctl: Run) 
     assert code == LOST
     assert "lost: the command gets SIGTERM" in err
     wait_for(lambda: not runs(child), "the end of what the command had started")
+
+
+def test_a_lost_lock_whose_command_cannot_be_ended(
+    quorum: QuorumThread, quorumctl: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_signals(monkeypatch)
+    script = f"{COMMAND} unlock --force --yes a; exec sleep 1"
+    done = quorumctl("lock", "a", "--grace", "0", "--", "sh", "-c", script)
+    assert done.code == LOST
+    assert "lost" in done.err
+    assert "given back" not in done.err
 
 
 def test_who_ignores_the_loss_is_killed_after_the_grace(

@@ -13,7 +13,7 @@ import pytest
 
 from tests.quorumd.conftest import QuorumThread
 from tests.quorumd.running import COMMAND
-from tests.quorumd.test_quorumctl_lock import SLEEP, holding, keys, wait_until_queued
+from tests.quorumd.test_quorumctl_lock import SLEEP, Run, holding, keys, wait_until_queued
 
 pytestmark = pytest.mark.live
 
@@ -189,6 +189,17 @@ def test_a_background_job_that_waits_for_the_terminal_goes_on_in_the_foreground(
         session.type("hello\n")
         session.wait_for("got hello")
         session.wait_for("code 0")
+        assert session.end() == 0
+
+
+def test_a_lost_lock_gives_the_terminal_back(quorum: QuorumThread, quorumctl: Run) -> None:
+    shell = f"{lock('echo begun; exec sleep 100')}; echo code $?; read line; echo got $line"
+    with on_a_terminal(*JOBS, shell) as session:
+        session.wait_for("begun")
+        assert quorumctl("unlock", "--force", "--yes", "a").code == 0
+        session.wait_for("code 123")
+        session.type("hello\n")
+        session.wait_for("got hello")
         assert session.end() == 0
 
 
