@@ -59,6 +59,10 @@ class HeldCommand:
         """A descriptor that is readable once it has ended."""
         go, self._go = os.pipe()
         self._report, report = os.pipe()
+        os.set_inheritable(go, True)
+        os.set_inheritable(report, True)
+        # Where it is ignored, as whoever started us may have it, nobody is told how a command has ended.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         launcher = [
             sys.executable,
             "-I",
@@ -67,9 +71,8 @@ class HeldCommand:
             *map(str, (os.getpid(), go, report)),
         ]
         try:
-            self._process = subprocess.Popen(
-                [*launcher, *words], process_group=0, pass_fds=(go, report)
-            )
+            # It inherits what we have inherited: what we have opened is closed for it.
+            self._process = subprocess.Popen([*launcher, *words], process_group=0, close_fds=False)
         except BaseException:
             os.close(self._go)
             os.close(self._report)

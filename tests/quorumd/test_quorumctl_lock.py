@@ -209,6 +209,21 @@ def test_what_is_ignored_stays_ignored(quorum: QuorumThread) -> None:
         assert ended(process)[0] == 128 + signal.SIGTERM
 
 
+def test_inherited_descriptors_are_the_commands_too(quorum: QuorumThread) -> None:
+    script = "import os; print(sorted(map(int, os.listdir('/proc/self/fd'))))"
+    words = [str(COMMAND), "lock", "a", "--", sys.executable, "-c", script]
+    found = subprocess.check_output(["sh", "-c", 'exec "$@" 9</dev/null', "sh", *words])
+    # 3 is the directory that is listed.
+    assert found == b"[0, 1, 2, 3, 9]\n"
+
+
+def test_the_exit_code_is_known_where_sigchld_is_ignored(quorum: QuorumThread) -> None:
+    words = [str(COMMAND), "lock", "a", "--", "sh", "-c", "exit 3"]
+    parent = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN);"
+    parent += "os.execv(sys.argv[1], sys.argv[1:])"
+    assert subprocess.run([sys.executable, "-c", parent, *words]).returncode == 3
+
+
 def test_a_lost_lock_ends_the_whole_group(quorum: QuorumThread, quorumctl: Run) -> None:
     script = "sleep 100 & echo ready $QUORUM_LOCK_TOKEN; echo $!; wait"
     with holding("a", "--grace", "20", "--", "sh", "-c", script) as (process, _):
