@@ -32,8 +32,8 @@ from quorumd.cli.program import (
     EXIT_FAILED,
     CommandGroup,
     end_process,
-    escape_what_the_terminal_lacks,
     own_failure,
+    prepare_streams,
     run_program,
 )
 from quorumd.cli.put import delete, put
@@ -158,5 +158,5 @@ def _failed(error: Exception) -> int:
 
 def main() -> NoReturn:
     """The entry point of the installed command."""
-    escape_what_the_terminal_lacks()
+    prepare_streams()
     end_process(run(sys.argv[1:]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ import click
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+_ESCAPES = "quorumd.escapes"
 
 
 class _OutputClosed(Exception):
@@ -67,11 +70,10 @@ def run_program(
 def end_process(exit_code: int) -> NoReturn:
     """Ends this process, its output written, without the interpreter's own end: that takes 20 ms."""
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # as it is where a shell has closed it
-            try:
-                stream.flush()
-            except OSError:
-                exit_code = exit_code or EXIT_FAILED
+        try:
+            stream.flush()
+        except OSError:
+            exit_code = exit_code or EXIT_FAILED
     os._exit(exit_code)
 
 
@@ -89,8 +91,18 @@ def own_failure(name: str, error: Exception, traceback_variable: str) -> str:
     )
 
 
-def escape_what_the_terminal_lacks() -> None:
-    """A terminal that has no such character gets an escape, not an exception."""
+def prepare_streams() -> None:
+    """So that to print is no exception where a stream is closed, or has no such character."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # as it is where a shell has closed it
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (until the end of the process)
+    codecs.register_error(_ESCAPES, _escaped)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=_ESCAPES)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """As in JSON: what is JSON stays so."""
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end

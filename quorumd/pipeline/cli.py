@@ -18,8 +18,8 @@ import click
 from quorumd.cli.program import (
     EXIT_FAILED,
     CommandGroup,
-    escape_what_the_terminal_lacks,
     own_failure,
+    prepare_streams,
     run_program,
 )
 from quorumd.pipeline.errors import plain_message
@@ -143,5 +143,5 @@ def exit_code_of(error: BaseException) -> int:
 
 def main() -> None:
     """The entry point of the installed command."""
-    escape_what_the_terminal_lacks()
+    prepare_streams()
     sys.exit(run(sys.argv[1:]))
