@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from quorumd.cli.options import (
+    Seconds,
     Target,
     option_group,
     output_option,
@@ -25,7 +26,6 @@ from quorumd.cli.options import (
     timeout_option,
     to_ms,
 )
-from quorumd.cli.seconds import Seconds
 from quorumd.cli.text import bytes_text, to_json
 
 if TYPE_CHECKING:

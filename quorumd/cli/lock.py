@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from quorumd.cli.options import (
+    Seconds,
     Target,
     option_group,
     quorum_options,
@@ -128,11 +129,6 @@ def _check_ttl(ttl_s: float) -> None:
     ttl_ms_of(ttl_s)
 
 
-def _check_seconds(seconds: float | None) -> None:
-    if seconds is not None and not 0 <= seconds < float("inf"):
-        raise ValueError(f"{seconds:g} s: give seconds from 0 on")
-
-
 name_argument = click.argument("name", callback=_checked(_check_name))
 _command_argument = click.argument(
     "command", nargs=-1, required=True, metavar="-- COMMAND [ARG]..."
@@ -150,20 +146,18 @@ _ttl_option = click.option(
 _wait_option = click.option(
     "--wait",
     "wait_s",
-    type=float,
+    type=Seconds(0),
     metavar="SECONDS",
-    callback=_checked(_check_seconds),
     help="How long to wait for the lock; 0 asks once. Whether a holder that looks dead is so is watched for"
     " its ttl nevertheless.  [default: for ever]",
 )
 _grace_option = click.option(
     "--grace",
     "grace_s",
-    type=float,
+    type=Seconds(0),
     metavar="SECONDS",
     default=GRACE_S_DEFAULT,
     show_default=True,
-    callback=_checked(_check_seconds),
     help="From SIGTERM to SIGKILL, when it is lost.",
 )
 

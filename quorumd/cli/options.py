@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
@@ -29,6 +30,27 @@ CHANGE_TIMEOUT_S_DEFAULT = 60.0
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+_SECONDS_MAX = (2**31 - 1) // 1000
+"""Requests carry milliseconds in 32 bits."""
+
+
+class Seconds(click.FloatRange):
+    """A time to wait, from `min` on, or above it."""
+
+    def __init__(self, min: float, *, min_open: bool = False) -> None:  # noqa: A002 (click's name)
+        super().__init__(min, _SECONDS_MAX, min_open=min_open)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Refuses what is no number: no range does."""
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return seconds
+
+
+TIMEOUT = Seconds(0, min_open=True)
 
 
 def _to_addresses(
@@ -135,7 +157,7 @@ def timeout_option(command: F) -> F:
     return click.option(
         "--timeout",
         "timeout_s",
-        type=click.FloatRange(min=0, min_open=True),
+        type=TIMEOUT,
         metavar="SECONDS",
         default=TIMEOUT_S_DEFAULT,
         show_default=True,
@@ -148,7 +170,7 @@ def change_timeout_option(command: F) -> F:
     return click.option(
         "--timeout",
         "timeout_s",
-        type=click.FloatRange(min=0, min_open=True),
+        type=TIMEOUT,
         metavar="SECONDS",
         default=CHANGE_TIMEOUT_S_DEFAULT,
         show_default=True,

@@ -11,6 +11,7 @@ import click
 
 from quorumd.cli.options import (
     CHANGE_TIMEOUT_S_DEFAULT,
+    TIMEOUT,
     Target,
     output_option,
     quorum_options,
@@ -18,7 +19,6 @@ from quorumd.cli.options import (
     to_ms,
 )
 from quorumd.cli.reassign_view import shown_reassignment, state_as_dict, state_lines
-from quorumd.cli.seconds import Seconds
 from quorumd.cli.text import to_json
 from quorumd.cli.wait_display import run_change, shown_while_waiting
 
@@ -77,7 +77,7 @@ def _to_ids(
 @click.option(
     "--timeout",
     "timeout_s",
-    type=Seconds(min=0, min_open=True),
+    type=TIMEOUT,
     metavar="SECONDS",
     help=f"How long to wait: {CHANGE_TIMEOUT_S_DEFAULT:g} until the leader has taken it; --watch waits "
     "for ever without it.",

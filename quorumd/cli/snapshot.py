@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumd.cli.options import (
+    TIMEOUT,
     Target,
     output_option,
     quorum_options,
     run_async,
     to_ms,
 )
-from quorumd.cli.seconds import Seconds
 from quorumd.cli.text import aligned, to_json
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ Exit codes: 0 all have one, 1 a voter could not take it.
 @click.option(
     "--timeout",
     "timeout_s",
-    type=Seconds(min=0, min_open=True),
+    type=TIMEOUT,
     metavar="SECONDS",
     default=60.0,
     show_default=True,

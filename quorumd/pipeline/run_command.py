@@ -15,9 +15,10 @@ import click
 from quorumd.cli.options import (
     BOOTSTRAP_VARIABLE,
     COMMAND_CONFIG_VARIABLE,
+    TIMEOUT,
+    Seconds,
     read_command_config,
 )
-from quorumd.cli.seconds import Seconds
 from quorumd.pipeline.errors import PipelineError, plain_message
 from quorumd.pipeline.session import build_session
 from quorumd.pipeline.tables.ingest import (
@@ -128,7 +129,7 @@ def log_options(command: F) -> F:
         click.option(
             "--timeout",
             "timeout_s",
-            type=Seconds(min=0, min_open=True),
+            type=TIMEOUT,
             default=30.0,
             show_default=True,
             metavar="SECONDS",
@@ -154,7 +155,7 @@ def master_option(command: F) -> F:
 @click.option(
     "--interval",
     "interval_s",
-    type=Seconds(min=0),
+    type=Seconds(0),
     default=10.0,
     show_default=True,
     metavar="SECONDS",
