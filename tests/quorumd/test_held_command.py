@@ -75,7 +75,7 @@ def test_one_that_no_signal_reaches_is_waited_for(
             ending = asyncio.ensure_future(command.end(0.1))
             said = ""
             while "still runs" not in said:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.01)
                 said += capfd.readouterr().err
             fifo.write_text("end\n")
             assert await ending == 7

@@ -193,7 +193,9 @@ def test_a_background_job_that_waits_for_the_terminal_goes_on_in_the_foreground(
 
 
 def test_a_lost_lock_gives_the_terminal_back(quorum: QuorumThread, quorumctl: Run) -> None:
-    shell = f"{lock('echo begun; exec sleep 100')}; echo code $?; read line; echo got $line"
+    # With tostop, who writes in the background is stopped.
+    job = lock("echo begun; exec sleep 100")
+    shell = f"stty tostop; {job}; echo code $?; read line; echo got $line"
     with on_a_terminal(*JOBS, shell) as session:
         session.wait_for("begun")
         assert quorumctl("unlock", "--force", "--yes", "a").code == 0
