@@ -169,7 +169,7 @@ def test_what_lies_where_something_else_belongs_is_named(tmp_path: Path, name: s
         path.unlink(missing_ok=True)
         path.mkdir()
     with pytest.raises(Misplaced) as caught:
-        open_directory(fs, tmp_path, node_id=1).load_quorum_state()
+        open_directory(fs, tmp_path, node_id=1).begin()
     assert caught.value.path == tmp_path / name
     assert caught.value.exit_code == EXIT_DAMAGED
 

@@ -362,7 +362,7 @@ def test_records_that_a_reader_would_choke_on_are_refused(payload, count, index)
 @given(data=st.data())
 @examples(60)
 def test_compressed_payloads_are_not_looked_at(data):
-    junk = data.draw(st.binary(max_size=50))
+    junk = data.draw(st.binary(min_size=1, max_size=50))
     codec = data.draw(st.sampled_from(PACKED))
     batch = patched(batch_of(junk, 3), 21, struct.pack(">h", codec))
     assert check(batch).record_count == 3
