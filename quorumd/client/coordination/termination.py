@@ -2,7 +2,7 @@
 
 Only where SIGTERM has its default action, which would end the process at once: a handler of the program's
 own, set before or after, is left as it is. The main thread takes signals: what is held in a loop of another
-thread is given back if the main thread has called `arm` before.
+thread is given back if the main thread has called `arm` before. A forked child has nothing of its parent's.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Termination:
         ] = {}
         self._is_ending = False
         self._releases: set[asyncio.Task[bool]] = set()
+        self._pid = os.getpid()
+        os.register_at_fork(after_in_child=self._forget)
 
     def arm(self) -> None:
         """From now on SIGTERM gives back what is guarded. Without effect in any thread but the main one."""
@@ -54,15 +56,33 @@ class Termination:
         elif _is_main_thread() and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
+    def _forget(self) -> None:
+        """What a parent holds is its own to give back, in loops that do not run in its child."""
+        self._pid = os.getpid()
+        self._guarded.clear()
+        self._is_ending = False
+        if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        if self._pid != os.getpid():
+            # It has come before the end of the fork.
+            self._forget()
         self._is_ending = True
         # The next one ends the process at once.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        guarded = list(self._guarded.items())
-        if not guarded:
+        for held, (loop, task) in list(self._guarded.items()):
+            try:
+                loop.call_soon_threadsafe(self._give_back, held, loop, task)
+            except RuntimeError:
+                # The loop is closed: what was held there is left to its ttl.
+                self._guarded.pop(held, None)
+        if not self._guarded:
             _end()
-        for held, (loop, task) in guarded:
-            loop.call_soon_threadsafe(self._give_back, held, loop, task)
+        # By a thread: loops may stand still, or end before they have done it.
+        deadline = threading.Timer(END_WITHIN_S, _end)
+        deadline.daemon = True
+        deadline.start()
 
     def _give_back(
         self,
@@ -70,7 +90,6 @@ class Termination:
         loop: asyncio.AbstractEventLoop,
         task: asyncio.Task[Any] | None,
     ) -> None:
-        loop.call_later(END_WITHIN_S, _end)
         if task is not None and not task.done():
             task.cancel()
         else:

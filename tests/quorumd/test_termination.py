@@ -1,0 +1,93 @@
+"""SIGTERM to processes that hold something: in a forked child, and when it cannot be given back any more."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.quorumd.conftest import QuorumThread
+
+pytestmark = pytest.mark.long
+
+
+def ran(script: str, quorum: QuorumThread, *arguments: str) -> tuple[int, str]:
+    """Exit code of the script, and what it wrote to stderr."""
+    command = [sys.executable, "-W", "error", "-c", script, quorum.quorum.addresses, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stderr
+
+
+FORKED = """
+import os, signal, sys, time
+from quorumd.sync import Lock, QuorumClient
+
+def terminated(work):
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        with work():
+            os.write(writes, b"x")
+            time.sleep(20)
+        os._exit(0)
+    os.read(reads, 1)
+    os.kill(child, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+
+class Nothing:
+    def __enter__(self): ...
+    def __exit__(self, *_): ...
+
+def own_lock():
+    return Lock(QuorumClient(sys.argv[1]), "own", ttl=80000)
+
+with QuorumClient(sys.argv[1]) as client:
+    with Lock(client, "a") as lock:
+        terminated(Nothing)
+        terminated(own_lock)
+        assert lock.is_held
+    Lock(client, "own").acquire(wait_s=0)
+"""
+
+
+def test_a_forked_child_ends_of_it_and_leaves_what_its_parent_holds(quorum: QuorumThread) -> None:
+    assert ran(FORKED, quorum) == (0, "")
+
+
+UNRELEASED = """
+import asyncio, os, signal, sys, time
+import quorumd, quorumd.sync
+
+async def acquire():
+    async with quorumd.QuorumClient(sys.argv[1]) as client:
+        await quorumd.Lock(client, "a", ttl=60).acquire()
+
+def in_a_loop_that_is_closed():
+    asyncio.run(acquire())
+
+def in_a_thread_that_has_ended():
+    with quorumd.sync.QuorumClient(sys.argv[1]) as client:
+        quorumd.sync.Lock(client, "a", ttl=60).acquire()
+
+def in_a_loop_that_stands_still():
+    asyncio.new_event_loop().run_until_complete(acquire())
+
+globals()[sys.argv[2]]()
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(30)
+except Exception as error:
+    print("out of nowhere:", repr(error), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["in_a_loop_that_is_closed", "in_a_thread_that_has_ended", "in_a_loop_that_stands_still"],
+)
+def test_what_cannot_be_given_back_any_more_keeps_no_process_alive(
+    quorum: QuorumThread, where: str
+) -> None:
+    assert ran(UNRELEASED, quorum, where) == (-signal.SIGTERM, "")
