@@ -39,7 +39,7 @@ class Lock(HeldName):
     async def release(self) -> bool:
         """Gives the lock back; True if it was held until now, and not lost before.
 
-        If the quorum cannot be reached for 5 s, the lock is left to its ttl. Raises RuntimeError if it was
-        not acquired.
+        If the quorum cannot be reached for 5 s, the lock is left to its ttl; it is tried as long where this
+        is cancelled. Raises RuntimeError if it was not acquired.
         """
         return await self._release()

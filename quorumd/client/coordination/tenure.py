@@ -105,7 +105,6 @@ class Tenure:
         was_held = not self.lost.is_set()
         if self._keeper is not None:
             self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
         self._is_left = True
         if self._alarm is not None:
             self._alarm.cancel()
@@ -215,29 +214,42 @@ class Tenure:
     # -- the end
 
     async def _leave(self) -> None:
-        """Whatever is in the log of this claim is deleted, if that is possible in time."""
-        coordinator, contender = self._coordinator, self._contender
-        coordinator.board.give_up(self._place, self._contender.claim)
+        """Whatever is in the log of this claim is deleted, if that is possible in time.
+
+        A cancellation meanwhile comes out behind that: else others would have to wait for the ttl.
+        """
+        self._coordinator.board.give_up(self._place, self._contender.claim)
+        until_s = asyncio.get_running_loop().time() + GIVE_BACK_S
         try:
-            with suppress(TimeoutError, QuorumError, CertificateProblem):
-                async with asyncio.timeout(GIVE_BACK_S):
-                    await self._written()
-                    while True:
-                        coordinator.check()
-                        if coordinator.contest(self._place).queue:
-                            # To hand the name over, it has to know the queue behind its own record.
-                            await coordinator.reach(contender.offset + 1)
-                        contest = coordinator.contest(self._place)
-                        step = contender.leave_step(
-                            contest, coordinator.end_offset, coordinator.now_s()
-                        )
-                        if step is None:
-                            break
-                        await self._perform(step)
+            try:
+                await self._delete(until_s)
+            except asyncio.CancelledError:
+                await self._delete(until_s)
+                raise
         finally:
             if self._writing is not None:
                 self._writing.cancel()
             self._stack.close()
+
+    async def _delete(self, until_s: float) -> None:
+        coordinator, contender = self._coordinator, self._contender
+        with suppress(TimeoutError, QuorumError, CertificateProblem):
+            async with asyncio.timeout_at(until_s):
+                if self._keeper is not None:
+                    await asyncio.gather(self._keeper, return_exceptions=True)
+                await self._written()
+                while True:
+                    coordinator.check()
+                    if coordinator.contest(self._place).queue:
+                        # To hand the name over, it has to know the queue behind its own record.
+                        await coordinator.reach(contender.offset + 1)
+                    contest = coordinator.contest(self._place)
+                    step = contender.leave_step(
+                        contest, coordinator.end_offset, coordinator.now_s()
+                    )
+                    if step is None:
+                        break
+                    await self._perform(step)
 
     # -- what all of them do
 
