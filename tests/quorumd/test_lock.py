@@ -410,6 +410,40 @@ def test_who_does_not_wait_is_told_so_in_an_outage_too() -> None:
     with_quorum(story)
 
 
+@pytest.mark.long
+def test_who_does_not_wait_gets_to_know_of_an_outage() -> None:
+    async def run() -> None:
+        async with (
+            FakeQuorum() as quorum,
+            QuorumClient(quorum.addresses, timeout_ms=1000) as client,
+            Lock(client, "other", ttl=60),
+        ):
+            with pytest.raises(NotAcquired, match="has it since"):
+                await Lock(client, "other").acquire(wait_s=0)
+            quorum.elect(0)
+            for _ in range(2):
+                async with asyncio.timeout(10):
+                    with pytest.raises(QuorumUnavailable, match="knows no leader"):
+                        await Lock(client, "a").acquire(wait_s=0)
+                    with pytest.raises(NotAcquired, match=r"within 0\.5 s: no leader"):
+                        await Lock(client, "a").acquire(wait_s=0.5)
+            quorum.elect(2)
+
+    asyncio.run(run())
+
+
+def test_who_does_not_wait_asks_again_where_the_leader_changes() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with Lock(client, "other"):
+            quorum.elect(0)
+            task = asyncio.create_task(Lock(client, "a", ttl=1).acquire(wait_s=0))
+            await asyncio.wait([task], timeout=0.5)
+            quorum.elect(2)
+            assert await task > 0
+
+    with_quorum(story)
+
+
 # --- lost
 
 

@@ -86,9 +86,9 @@ class Coordinator:
         self._error: Exception | None = None
 
     @property
-    def is_cut_off(self) -> bool:
-        """Is no leader reached at the moment, as far as the reader knows?"""
-        return self._problem is not None
+    def problem(self) -> QuorumUnavailable | CertificateProblem | None:
+        """Why no leader is reached at the moment, as far as the reader knows."""
+        return self._problem
 
     @property
     def end_offset(self) -> int:

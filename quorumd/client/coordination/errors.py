@@ -16,7 +16,7 @@ class LockLost(QuorumError):
 
 
 class NotAcquired(QuorumError):
-    """Another one held the name for as long as was waited; `held_by` names the holder, in words."""
+    """Another one held the name for as long as was waited, or no leader answered; `held_by` says so."""
 
     exit_code = 3
 

@@ -67,6 +67,8 @@ class Tenure:
         self._alarm: asyncio.TimerHandle | None = None
         self._token = -1
         self._is_left = False
+        self._unwritten: QuorumUnavailable | None = None
+        """Why its last write reached no leader; None if that reached one."""
 
     @property
     def token(self) -> int:
@@ -81,7 +83,8 @@ class Tenure:
     async def acquire(self, wait_s: float | None) -> int:
         """The token, when the name is held. Raises NotAcquired after `wait_s` seconds.
 
-        Raises QuorumUnavailable only if no leader is reached in the beginning, and what ends the reader.
+        Raises QuorumUnavailable only if no leader is reached in the beginning, or with a `wait_s` of 0
+        within the client's timeout; and what ends the reader.
         """
         await self._coordinator.enter()
         self._stack.callback(self._coordinator.leave)
@@ -91,7 +94,7 @@ class Tenure:
         self._stack.callback(TERMINATION.unguard, self)
         try:
             if not await self._has_in_time(wait_s) and not await self._outlasts():
-                raise NotAcquired(self._place.in_words, wait_s or 0, self._held_by())
+                raise self._not_acquired(wait_s or 0)
         except BaseException:
             await self._leave()
             raise
@@ -113,9 +116,15 @@ class Tenure:
 
     # -- on the way to the name
 
+    @property
+    def _outage(self) -> QuorumUnavailable | CertificateProblem | None:
+        """Why no leader is reached at the moment."""
+        return self._unwritten or self._coordinator.problem
+
     async def _has_in_time(self, wait_s: float | None) -> bool:
+        client_s = self._coordinator.client.timeout_ms / 1000
         try:
-            async with asyncio.timeout(wait_s or None):
+            async with asyncio.timeout(client_s if wait_s == 0 else wait_s):
                 return await self._contend(lambda step: wait_s != 0 or not _queues(step))
         except TimeoutError:
             return False
@@ -129,7 +138,7 @@ class Tenure:
         coordinator = self._coordinator
         contest = coordinator.contest(self._place)
         wall_ms = time.time_ns() // 1_000_000
-        if coordinator.is_cut_off or not may_be_over(contest, wall_ms):
+        if self._outage is not None or not may_be_over(contest, wall_ms):
             return False
         watched = contest.holder
 
@@ -163,13 +172,21 @@ class Tenure:
             else:
                 await self._perform(step)
 
-    def _held_by(self) -> str:
+    def _not_acquired(self, wait_s: float) -> Exception:
         holder = self._coordinator.contest(self._place).holder
-        if holder is None:
-            return "others wait for it"
-        record = holder.record
-        comment = f" ({record.comment})" if record.comment else ""
-        return f"{record.owner} on {record.host}, pid {record.pid}, has it since {record.since}{comment}"
+        held_by = "others wait for it"
+        if holder is not None:
+            record = holder.record
+            comment = f" ({record.comment})" if record.comment else ""
+            held_by = (
+                f"{record.owner} on {record.host}, pid {record.pid}, has it since "
+                f"{record.since}{comment}"
+            )
+        elif self._outage is not None:
+            if not wait_s:
+                return self._outage
+            held_by = "no leader of the quorum answers"
+        return NotAcquired(self._place.in_words, wait_s, held_by)
 
     # -- once it is held
 
@@ -288,8 +305,14 @@ class Tenure:
         # A claim that only queues, or leaves the queue, does not delay renewals of others.
         of_holder = any(record.key == self._place.key for record in step.records)
         turn = nullcontext() if of_holder else self._coordinator.turns
-        async with turn:
-            offset = await self._coordinator.append(step.records, step.since, try_s)
+        try:
+            async with turn:
+                offset = await self._coordinator.append(step.records, step.since, try_s)
+        except QuorumError as error:
+            cause = error.__cause__
+            self._unwritten = cause if isinstance(cause, QuorumUnavailable) else None
+            raise
+        self._unwritten = None
         self._contender.acknowledged(step, offset)
 
 
