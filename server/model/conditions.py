@@ -9,6 +9,7 @@ Source: docs/protocol.md, "Append if unchanged". Belongs to the event loop's thr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 from quorumd.wire.conditions import Condition, KeyedBatch
@@ -31,14 +32,14 @@ class ConditionRefused(NamedTuple):
     """A refused batch; its response may be sent when everything below `end_offset` is committed.
 
     `record_index` is that of the record at fault. Once the conflicting record is committed in this
-    leadership, no other leader can have appended the batch, or will. For an offset that `is_above` the log
-    end that is sure when a later record is committed, or when a deposed leader would have resigned.
+    leadership, no other leader can have appended the batch, or will. For an offset above the log end that is
+    sure when a later record is committed, or at `sure_s`, when a deposed leader would have resigned.
     """
 
     message: str
     record_index: int
     end_offset: int
-    is_above: bool = False
+    sure_s: float = inf
 
 
 class KeyWindow:
@@ -102,10 +103,10 @@ class ConditionJudge:
     A leader that no majority hears resigns within `resigns_within_s`.
     """
 
-    __slots__ = ("_bytes_max", "_judged_s", "_refusals", "resigns_within_s", "window")
+    __slots__ = ("_bytes_max", "_judged_s", "_refusals", "_resigns_within_s", "window")
 
     def __init__(self, bytes_max: int, resigns_within_s: float = 3.0) -> None:
-        self.resigns_within_s = resigns_within_s
+        self._resigns_within_s = resigns_within_s
         self._bytes_max = bytes_max
         self.window: KeyWindow | None = None
         """None until a condition is judged, and after `close`."""
@@ -150,7 +151,7 @@ class ConditionJudge:
         self._judged_s = now_s
         if self.window is None:
             self.window = KeyWindow(log_end_offset, self._bytes_max)
-        refused = self._judged(self.window, keyed, log_end_offset)
+        refused = self._judged(self.window, keyed, log_end_offset, now_s)
         if refused is not None and identity is not None:
             if len(self._refusals) >= REMEMBERED_REFUSALS:
                 del self._refusals[next(iter(self._refusals))]
@@ -158,7 +159,7 @@ class ConditionJudge:
         return refused
 
     def _judged(
-        self, window: KeyWindow, keyed: KeyedBatch, log_end_offset: int
+        self, window: KeyWindow, keyed: KeyedBatch, log_end_offset: int, now_s: float
     ) -> ConditionRefused | None:
         keys, condition = keyed
         assert keys is not None, "the keys of a conditional batch are known"
@@ -170,7 +171,7 @@ class ConditionJudge:
                 f" is about {since}. Give the offset up to which you have read.",
                 0,
                 log_end_offset + 1,
-                is_above=True,
+                now_s + self._resigns_within_s,
             )
         if since == log_end_offset:
             return None

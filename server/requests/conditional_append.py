@@ -36,11 +36,10 @@ def refused_append(
         refused = judge.judge(keyed, offset, now, identity)
     if refused is None:
         return None
-    message, record_index, end_offset, is_above = refused
+    message, record_index, end_offset, sure_s = refused
     result = PartitionResult(ErrorCode.INVALID_RECORD, message, record_index)
     batch.base_offset = end_offset - header.record_count
     batch.let_go()
     pending = PendingAppend([batch], now, end_offset, 0, result)
-    if is_above:
-        pending.sure_s = now + judge.resigns_within_s
+    pending.sure_s = sure_s
     return pending

@@ -502,6 +502,17 @@ def test_it_is_told_at_the_next_look_after_that() -> None:
     assert "no offset above 9" in text
 
 
+def test_what_is_sent_again_meanwhile_waits_no_longer_for_that() -> None:
+    at = Bench(log_end_offset=8, committed_offset=8)
+    above = batch(b"a", since=9, producer=(7, 0, 0))
+    for began_s in (0.0, 2.0, 3.5):
+        at.clock.move_to(began_s)
+        at.append(to(above))
+    assert [row[:2] for row in at.texts()] == [(1, REFUSED), (2, REFUSED)]
+    at.clock.move_to(3.7)
+    assert [row[:2] for row in at.texts()] == [(3, REFUSED)]
+
+
 def test_a_deposed_leader_does_not_say_that_an_offset_is_above_the_log_end() -> None:
     at = Bench(log_end_offset=8, committed_offset=8)
     at.append(to(batch(b"a", since=9)))

@@ -108,7 +108,7 @@ def test_an_offset_above_the_log_end_is_refused() -> None:
     assert refused is not None
     assert "no offset above 5" in refused.message
     # A deposed leader must not say so: it waits until it knows that it is none.
-    assert (refused.end_offset, refused.is_above) == (6, True)
+    assert (refused.end_offset, refused.sure_s) == (6, 3.0)
 
 
 def test_a_batch_whose_keys_were_not_read_begins_the_window_anew() -> None:
