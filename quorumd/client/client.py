@@ -107,7 +107,8 @@ class QuorumClient(BaseClient):
     `bootstrap_servers` are addresses of one or more nodes, as `host:port,host:port` or parsed; the
     client learns the others from them. `timeout_ms` (milliseconds) bounds each call that is not given
     another. Without `security` connections are in plaintext. Raises ValueError for a text that is not a
-    list of addresses.
+    list of addresses. A client belongs to the event loop that it was first used in: in another one calls
+    raise RuntimeError.
 
     Every call may raise CertificateProblem, before its timeout: no node will do, because of keys,
     certificates or the security protocol, of this client or of the nodes.

@@ -50,6 +50,7 @@ class ClientConnection(asyncio.Protocol):
         self.address = address
         self.versions: dict[int, tuple[int, int]] = {}
         self._client_id = client_id
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._frames = FrameBuffer(RESPONSE_BYTES_MAX)
         self._waiting: deque[SentRequest] = deque()
@@ -95,20 +96,28 @@ class ClientConnection(asyncio.Protocol):
         return self.read(frame, sent, response_type)
 
     def send(self, message: Message, version: int) -> SentRequest:
-        """Sends at `version` and returns at once. Raises ConnectionFailed if nothing can be sent."""
+        """Sends at `version` and returns at once. Raises ConnectionFailed if nothing can be sent.
+
+        Raises RuntimeError in another event loop than that of the connection.
+        """
         api_key = type(message).wire_spec.api_key
         assert api_key is not None
         return self.send_body(api_key, version, encode(message, version))
 
     def send_body(self, api_key: int, version: int, body: bytes) -> SentRequest:
         """As `send`, with a body that is encoded already."""
-        transport = self._transport
+        transport, loop = self._transport, asyncio.get_running_loop()
+        if loop is not self._loop:
+            raise RuntimeError(
+                "this client has connections of another event loop: make a client in each "
+                "`asyncio.run`, or use quorumd.sync"
+            )
         if transport is None or self._failure is not None:
             raise self._failed()
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         header = encode_request_header(api_key, version, correlation_id, self._client_id)
-        response = asyncio.get_running_loop().create_future()
+        response = loop.create_future()
         sent = SentRequest(api_key, version, correlation_id, response)
         self._waiting.append(sent)
         transport.write(b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body)))
@@ -128,7 +137,9 @@ class ClientConnection(asyncio.Protocol):
         if self._failure is None:
             self._failure = reason
         if self._transport is not None:
-            self._transport.abort()
+            # Without its loop it is left to the garbage collector, which closes the socket.
+            if not self._loop.is_closed():
+                self._transport.abort()
             self._transport = None
         while self._waiting:
             response = self._waiting.popleft().response

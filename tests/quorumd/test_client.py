@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -32,6 +34,7 @@ from quorumd.wire.messages.fetch import FetchResponse
 from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.records import build_batch, crc_is_valid
 from quorumd.wire.schema import Message
+from tests.quorumd.conftest import QuorumThread
 from tests.quorumd.fake_quorum import CLUSTER_ID, FakeQuorum, numbered, with_quorum
 from tests.support.accepting import stop_accepting
 from tests.support.ports import free_port
@@ -63,6 +66,21 @@ def test_the_client_says_who_it_is() -> None:
         assert set(quorum.software) == {"quorumctl"}
 
     with_quorum(story)
+
+
+def test_a_client_is_of_one_event_loop_and_says_so_before_anything_is_sent() -> None:
+    with QuorumThread() as thread:
+        client = QuorumClient(thread.quorum.addresses)
+        assert asyncio.run(client.append([Record(value=b"a")])) == [0]
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"make a client in each `asyncio\.run`"):
+                asyncio.run(client.append([Record(value=b"b")]))
+        thread.call(lambda quorum: quorum.append(build_batch([Record(value=b"c")])))
+        assert values(thread.quorum) == [b"a", b"c"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            client.close()
+            gc.collect()
 
 
 def test_a_lost_acknowledgement_appends_nothing_twice() -> None:
