@@ -137,22 +137,29 @@ class KeyValueView:
     Entering returns when all records that were committed by then are applied; it raises as
     QuorumClient.follow does, and QuorumUnavailable. Later reads may be slightly stale; `problem` is set
     while the view cannot be updated. Memory is that of the keys that begin with `prefix` and their values.
+    A view that is entered again reads all anew.
     """
 
     def __init__(self, client: QuorumClient, *, prefix: bytes = b"") -> None:
         self._client = client
         self._prefix = prefix
         self._transactions: set[Transaction] = set()
-        self._map = KeyValueMap(key_filter=lambda key: key.startswith(prefix))
+        self._map = self._new_map()
         self._moved = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
         self._problem: QuorumUnavailable | CertificateProblem | None = None
         self._error: Exception | None = None
 
+    def _new_map(self) -> KeyValueMap:
+        return KeyValueMap(key_filter=lambda key: key.startswith(self._prefix))
+
     async def __aenter__(self) -> Self:
-        end_offset = (await self._client.list_offsets(LATEST)).offset
+        if self._task is not None:
+            raise RuntimeError("this view is entered already: make another one")
+        self._map, self._problem, self._error = self._new_map(), None, None
         self._task = asyncio.create_task(self._follow())
         try:
+            end_offset = (await self._client.list_offsets(LATEST)).offset
             async with self._moved:
                 await self._moved.wait_for(
                     lambda: self._error or self._problem or self.offset >= end_offset
@@ -331,6 +338,7 @@ class KeyValueView:
             self._moved.notify_all()
 
     async def _stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

@@ -132,6 +132,34 @@ def test_a_view_holds_what_was_committed_before_and_what_comes() -> None:
     with_quorum(story)
 
 
+def test_a_view_that_is_entered_again_does_not_go_back() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        # More than one response of the leader has.
+        for number in range(10):
+            blob = Record(key=b"blob", value=bytes(900_000))
+            await client.append([Record(key=b"a", value=b"%d" % number), blob])
+        view = KeyValueView(client)
+        for _ in range(2):
+            async with view:
+                offset = view.offset
+                with pytest.raises(RuntimeError, match="entered already: make another one"):
+                    await view.__aenter__()
+                for _ in range(200):
+                    await asyncio.sleep(0)
+                    assert (len(view), view.offset) == (2, offset)
+                found = view.get(b"a")
+                assert found is not None
+                assert found.value == b"9"
+        quorum.elect(0)
+        with pytest.raises(QuorumUnavailable):
+            await view.__aenter__()
+        quorum.elect(1)
+        async with view:
+            assert view.problem is None
+
+    with_quorum(story, timeout_ms=2000)
+
+
 def test_a_view_of_a_prefix_holds_only_that() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         await client.append([Record(key=key, value=b"x") for key in (b"a/1", b"b/1")])
