@@ -12,11 +12,12 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from quorumd.client.connection import ClientConnection
 from quorumd.client.error_messages import SPEAKS_PLAINTEXT, SPEAKS_TLS
 from quorumd.client.errors import ConnectionFailed, QuorumError
+from quorumd.client.timing import Deadline
 from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem, PeerSpeaksPlaintext
 from quorumd.security.handshakes import Handshakes
@@ -190,7 +191,8 @@ async def _dialled(
     connection = ClientConnection(address, client_id)
     try:
         async with asyncio.timeout(timeout_s):
-            await loop.create_connection(lambda: protocol(connection), address.host, address.port)
+            sock = await _connected(address, timeout_s)
+            await loop.create_connection(lambda: protocol(connection), sock=sock)
     except TimeoutError:
         reason = f"no answer to the connection attempt within {timeout_s:.3g} s"
         raise ConnectionFailed(reason) from None
@@ -202,6 +204,49 @@ async def _dialled(
         connection.close()
         raise
     return connection
+
+
+async def _connected(address: Address, timeout_s: float) -> socket.socket:
+    """To the first address of the host that answers. Each gets a share of the time: it may be silent.
+
+    Raises the OSError of the last one.
+    """
+    deadline = Deadline(round(timeout_s * 1000))
+    found = await _resolved(address)
+    failure = OSError("the host name has no address")
+    for index, (family, where) in enumerate(found):
+        try:
+            share_s = deadline.remaining_s() / (len(found) - index)
+            return await _connected_to(family, where, share_s)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+async def _resolved(address: Address) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
+    """The addresses of the host, for sockets of their families. A name is looked up in a thread."""
+    where = address.host, address.port
+    numeric = socket.AI_NUMERICHOST
+    try:
+        found = socket.getaddrinfo(*where, type=socket.SOCK_STREAM, flags=numeric)
+    except socket.gaierror:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(*where, type=socket.SOCK_STREAM)
+    return [(family, one) for family, _, _, _, one in found]
+
+
+async def _connected_to(
+    family: socket.AddressFamily, where: tuple[Any, ...], timeout_s: float
+) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setblocking(False)
+        async with asyncio.timeout(timeout_s):
+            await asyncio.get_running_loop().sock_connect(made, where)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _why_not_connected(error: OSError) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import socket
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -273,6 +275,36 @@ def test_what_cannot_be_reached_is_named_with_the_reason() -> None:
         assert f"127.0.0.1:{port}: connection refused: nothing listens there" in text
         assert f"127.0.0.1:{silent_port}: accepts connections but did not answer" in text
         assert "no-such-host.invalid:9093: the host name does not resolve" in text
+
+    asyncio.run(run())
+
+
+def test_a_host_is_reached_at_another_address_where_the_first_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolve = socket.getaddrinfo
+
+    def two(host: str, port: int, *rest: int, **named: int) -> list[Any]:
+        is_name = host == "two.example" and not named.get("flags", 0) & socket.AI_NUMERICHOST
+        hosts = ("127.0.0.2", "127.0.0.1") if is_name else (host,)
+        return [each for one in hosts for each in resolve(one, port, *rest, **named)]
+
+    monkeypatch.setattr("socket.getaddrinfo", two)
+
+    async def run() -> None:
+        async with FakeQuorum(size=1) as quorum:
+            port = quorum.nodes[1].port
+            with ExitStack() as stack:
+                # It accepts nothing, and the kernel answers no more than one for it.
+                silent = stack.enter_context(socket.socket())
+                silent.bind(("127.0.0.2", port))
+                silent.listen(0)
+                for _ in range(4):
+                    waiting = stack.enter_context(socket.socket())
+                    waiting.setblocking(False)
+                    waiting.connect_ex(("127.0.0.2", port))
+                async with QuorumClient(f"two.example:{port}", timeout_ms=20_000) as client:
+                    assert await client.append([Record(value=b"a")]) == [0]
 
     asyncio.run(run())
 
