@@ -43,7 +43,7 @@ from quorumd.client.reading import (
 )
 from quorumd.client.security import Security
 from quorumd.client.spool import SnapshotSpool
-from quorumd.client.subscription import LogSubscription
+from quorumd.client.subscription import FOLLOWED_BYTES, LogSubscription
 from quorumd.client.timing import Deadline
 from quorumd.raft.types import Address, SnapshotId
 from quorumd.wire.error_codes import ErrorCode
@@ -313,7 +313,7 @@ class QuorumClient(BaseClient):
         from_offset: int | None = None,
         on_progress: OnDownloadProgress | None = None,
         on_response: Callable[[], object] | None = None,
-        min_bytes: Callable[[], int] | None = None,
+        min_bytes: Callable[[], int] = lambda: 1,
     ) -> AsyncGenerator[LogEvent, None]:
         """The committed log as events, without end, in order and each once: see quorumd.client.events.
 
@@ -338,7 +338,7 @@ class QuorumClient(BaseClient):
             own._finder, timeout_ms=self.timeout_ms, on_progress=on_progress
         )
         subscription = LogSubscription(
-            lambda offset: own.fetch(offset, min_bytes=1 if min_bytes is None else min_bytes()),
+            lambda offset: own.fetch(offset, max_bytes=FOLLOWED_BYTES, min_bytes=min_bytes()),
             download,
             timeout_ms=self.timeout_ms,
             offset=from_offset,

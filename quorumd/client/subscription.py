@@ -25,6 +25,8 @@ from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.security.errors import CertificateProblem
 from quorumd.wire.sequence_check import epoch_problem
 
+FOLLOWED_BYTES = 1024 * 1024
+"""To fetch at a time: a response of small records takes a tenth of a second to read, and other tasks wait."""
 FetchFrom = Callable[[int], Awaitable[Fetched]]
 
 

@@ -66,12 +66,21 @@ class KeyValueMap:
         self.entries: dict[bytes, KeyValueEntry] = {}
         self.offset = 0
         self.on_change = on_change
+        self._applied_count = 0
+        """Of records, since it last yielded."""
         self._key_filter = key_filter or (lambda key: True)
 
     async def apply(self, event: LogEvent) -> None:
-        """Applies one event. Yields to other tasks while it reads a snapshot; the map changes at the end."""
+        """Applies one event. Yields to other tasks while it reads a snapshot; the map changes at the end.
+
+        Also after so many records, for those of a whole response come at once.
+        """
         if isinstance(event, BatchCommitted):
             self._apply_batch(event)
+            self._applied_count += len(event.records)
+            if self._applied_count >= _RECORDS_AT_A_TIME:
+                self._applied_count = 0
+                await asyncio.sleep(0)
         elif isinstance(event, SnapshotLoaded):
             await self._apply_snapshot(event)
 
