@@ -45,9 +45,10 @@ def test_one_leads_and_all_see_who() -> None:
             assert await first.resign()
             assert first.lost.is_set()
             assert await campaign > token
-            leader = await first.leader()
-            assert leader is not None
-            assert leader.value == "10.0.0.2:80"
+            async with aclosing(first.observe()) as leaders:
+                async for leader in leaders:
+                    if leader is not None and leader.value == "10.0.0.2:80":
+                        break
             await second.resign()
 
     with_quorum(story)
@@ -173,5 +174,19 @@ def test_an_object_registers_once_at_a_time() -> None:
             async with registration:
                 with pytest.raises(RuntimeError, match="make another one"):
                     await registration.__aenter__()
+
+    with_quorum(story)
+
+
+def test_nor_does_it_register_twice_at_once() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        registration = Registration(client, "web/1")
+        one, other = await asyncio.gather(
+            registration.__aenter__(), registration.__aenter__(), return_exceptions=True
+        )
+        assert one is registration
+        assert isinstance(other, RuntimeError)
+        await registration.__aexit__(None, None, None)
+        assert await registered(client) == {}
 
     with_quorum(story)

@@ -77,9 +77,12 @@ class Registration(NamedClaim):
             raise RuntimeError(
                 f"{self.name!r} is registered by this object already: make another one"
             )
-        tenure = self._new_tenure()
-        await tenure.acquire(None)
-        self._tenure = tenure
+        tenure = self._tenure = self._new_tenure()
+        try:
+            await tenure.acquire(None)
+        except BaseException:
+            self._tenure = None
+            raise
         return self
 
     async def __aexit__(
