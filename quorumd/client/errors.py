@@ -60,6 +60,15 @@ class QuorumUnavailable(QuorumError):
         )
 
 
+class ClientClosed(QuorumError):
+    """The client was closed before what was done with it was over."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the client was closed meanwhile: let calls end, and give back what is held, before that"
+        )
+
+
 class RequestRefused(QuorumError):
     """A server answered with an error code (`error`) that a retry does not cure."""
 

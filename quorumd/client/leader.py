@@ -8,6 +8,7 @@ Source: KIP-595 (leader hints), KIP-951 (NodeEndpoints), KIP-919 (DescribeCluste
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,6 +16,7 @@ from quorumd.client.connection import ClientConnection
 from quorumd.client.connector import Connector
 from quorumd.client.error_messages import LEADER_MOVED, RETRIABLE, explain
 from quorumd.client.errors import (
+    ClientClosed,
     ConnectionFailed,
     NotSupported,
     QuorumError,
@@ -80,6 +82,7 @@ class LeaderFinder:
         self._epoch = -1
         self._failed: tuple[Address, int] | None = None
         self._unfit: dict[Address, QuorumError | CertificateProblem] = {}
+        self._closed_s = float("-inf")
 
     async def at_leader(
         self, goal: str, deadline: Deadline, action: Callable[[ClientConnection], Awaitable[T]]
@@ -103,10 +106,12 @@ class LeaderFinder:
         """An open connection to the leader.
 
         Raises QuorumUnavailable when the time is up, and at once NotSupported, RequestRefused or
-        CertificateProblem if no server will do.
+        CertificateProblem if no server will do, and ClientClosed.
         """
         backoff = RetryBackoff()
         while True:
+            if self._was_closed_since(deadline):
+                raise ClientClosed
             address = self._leader or await self._find(deadline)
             if address is not None:
                 timeout_s = deadline.remaining_s()
@@ -153,7 +158,8 @@ class LeaderFinder:
         return self._epoch
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Closes all connections. What is under way then makes no further one."""
+        self._closed_s = time.monotonic()
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -169,12 +175,19 @@ class LeaderFinder:
             return known
         timeout_s = min(CONNECT_TIMEOUT_S, deadline.remaining_s())
         made = await self.connector.connect(address, timeout_s)
+        if self._was_closed_since(deadline):
+            made.close()
+            raise ConnectionFailed("the client was closed")
         other = self._connections.get(address)
         if other is not None and other.is_open:
             made.close()
             return other
         self._connections[address] = made
         return made
+
+    def _was_closed_since(self, deadline: Deadline) -> bool:
+        """Since the call with this deadline has begun: those that begin later connect anew."""
+        return deadline.began_s < self._closed_s
 
     async def _find(self, deadline: Deadline) -> Address | None:
         """Asks all known addresses at once; the first good reply, or the newest of doubtful ones."""

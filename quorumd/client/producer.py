@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from quorumd.client.connection import ClientConnection, SentRequest
 from quorumd.client.errors import (
     AppendFailed,
+    ClientClosed,
     ConnectionFailed,
     NotSupported,
     QuorumUnavailable,
@@ -163,7 +164,7 @@ class Producer:
 
         try:
             return await self._finder.at_leader(_GOAL, deadline, ask)
-        except (QuorumUnavailable, RequestRefused, NotSupported) as error:
+        except (QuorumUnavailable, ClientClosed, RequestRefused, NotSupported) as error:
             raise self._failed(str(error)) from error
 
     @property
@@ -191,7 +192,7 @@ class Producer:
                     self._finder.retry_later(connection.address, error)
                 self._send_again()
                 await self._finder.pause(_GOAL, deadline, backoff)
-            except QuorumUnavailable as error:
+            except (QuorumUnavailable, ClientClosed) as error:
                 raise self._failed(str(error)) from error
             except (RequestRefused, NotSupported) as error:
                 if self._pending:

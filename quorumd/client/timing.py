@@ -10,13 +10,14 @@ BACKOFF_MAX_MS = 1000
 
 
 class Deadline:
-    """A moment on the monotonic clock, `timeout_ms` (milliseconds) after it was made."""
+    """A moment on the monotonic clock, `timeout_ms` (milliseconds) after it was made, at `began_s`."""
 
-    __slots__ = ("_at", "timeout_ms")
+    __slots__ = ("_at", "began_s", "timeout_ms")
 
     def __init__(self, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
-        self._at = time.monotonic() + timeout_ms / 1000
+        self.began_s = time.monotonic()
+        self._at = self.began_s + timeout_ms / 1000
 
     def remaining_s(self) -> float:
         """Seconds left, never below 0."""

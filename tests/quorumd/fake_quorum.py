@@ -258,6 +258,11 @@ class FakeNode:
 
         return cast(Any, remembered)
 
+    async def until_idle(self) -> None:
+        """Returns when no client has a connection."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     async def stop(self) -> None:
         """Closes the listener and resets all connections, as a killed process does."""
         if self._server is not None:

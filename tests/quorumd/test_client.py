@@ -27,7 +27,7 @@ from quorumd import (
     RequestRefused,
 )
 from quorumd.client.connection import ClientConnection
-from quorumd.client.errors import ConnectionFailed
+from quorumd.client.errors import ConnectionFailed, QuorumError
 from quorumd.client.leader import LeaderFinder
 from quorumd.client.timing import Deadline
 from quorumd.raft.types import Address, ReplicaKey
@@ -83,6 +83,30 @@ def test_a_client_is_of_one_event_loop_and_says_so_before_anything_is_sent() -> 
             warnings.simplefilter("ignore", ResourceWarning)
             client.close()
             gc.collect()
+
+
+@pytest.mark.parametrize("wait_s", [0, 0.3])
+def test_what_is_under_way_ends_when_the_client_is_closed_and_leaves_no_connection(
+    wait_s: float,
+) -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        quorum.refuse_produce = [ErrorCode.NOT_ENOUGH_REPLICAS] * 1000
+        calls: list[asyncio.Task[object]] = [
+            asyncio.create_task(client.append([Record(value=b"a")])),
+            asyncio.create_task(client.fetch(0, max_wait_ms=4000)),
+        ]
+        await asyncio.wait(calls, timeout=wait_s)
+        client.close()
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, QuorumError)
+            assert "the client was closed" in str(outcome)
+        quorum.append(build_batch(numbered(1)))
+        for node in quorum.nodes.values():
+            await node.until_idle()
+        quorum.refuse_produce = []
+        assert await client.append([Record(value=b"b")]) == [1]
+
+    with_quorum(story)
 
 
 def test_a_lost_acknowledgement_appends_nothing_twice() -> None:

@@ -18,7 +18,7 @@ from quorumd.client.conditional import append_once
 from quorumd.client.coordination.contest import Contest, ContestBoard
 from quorumd.client.coordination.keys import PREFIX, Place, place_of
 from quorumd.client.coordination.sweep import overdue
-from quorumd.client.errors import QuorumError, QuorumUnavailable
+from quorumd.client.errors import ClientClosed, QuorumError, QuorumUnavailable
 from quorumd.client.events import QuorumLost, QuorumRestored, SnapshotLoaded
 from quorumd.client.view import KeyChange, KeyValueMap
 from quorumd.security.errors import CertificateProblem
@@ -49,15 +49,6 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def boot_s() -> float:
     """Seconds of the clock that counts while the machine is suspended, too, where there is one."""
     return time.clock_gettime(_CLOCK)
-
-
-class ClientClosed(QuorumError):
-    """The client was closed before what was done with it was over."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the client was closed: give back what is held, or stop to wait, before that"
-        )
 
 
 class Coordinator:

@@ -22,7 +22,13 @@ from quorumd.client.coordination.contender import (
 from quorumd.client.coordination.coordinator import Coordinator
 from quorumd.client.coordination.errors import NotAcquired
 from quorumd.client.coordination.termination import TERMINATION
-from quorumd.client.errors import AppendFailed, Conflict, QuorumError, QuorumUnavailable
+from quorumd.client.errors import (
+    AppendFailed,
+    ClientClosed,
+    Conflict,
+    QuorumError,
+    QuorumUnavailable,
+)
 from quorumd.client.timing import RetryBackoff
 from quorumd.security.errors import CertificateProblem
 
@@ -297,7 +303,8 @@ class Tenure:
         except ReadAgain as again:
             await self._coordinator.reach(again.end_offset)
         except AppendFailed as failed:
-            if not isinstance(failed.__cause__, QuorumUnavailable):
+            # Of a client that was closed the coordinator says so.
+            if not isinstance(failed.__cause__, (QuorumUnavailable, ClientClosed)):
                 raise
 
     async def _write(self, step: ClaimWrite) -> None:
