@@ -323,6 +323,31 @@ def test_also_while_the_quorum_is_away_for_a_moment() -> None:
     with_quorum(story)
 
 
+@pytest.mark.long
+def test_of_two_that_give_it_back_while_it_is_renewed_the_first_does() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        lock = Lock(client, "a", ttl=3)
+        await lock.acquire()
+        count = 0
+        renewed = asyncio.Event()
+
+        def lose_some(node: int, request: Message, response: Message) -> Message | None:
+            nonlocal count
+            if not isinstance(request, ProduceRequest):
+                return response
+            count += 1
+            renewed.set()
+            return None if count in (1, 4) else response
+
+        quorum.before_answer = lose_some
+        await renewed.wait()
+        outcomes = await asyncio.gather(lock.release(), lock.release())
+        assert list(outcomes) == [True, False]
+        assert count == 3
+
+    with_quorum(story)
+
+
 def test_a_holder_that_is_gone_is_followed_after_its_ttl() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         gone = QuorumClient(quorum.addresses)

@@ -73,6 +73,7 @@ class Tenure:
         self._alarm: asyncio.TimerHandle | None = None
         self._token = -1
         self._is_left = False
+        self._leaving = asyncio.Lock()
         self._unwritten: QuorumUnavailable | None = None
         """Why its last write reached no leader; None if that reached one."""
 
@@ -243,16 +244,17 @@ class Tenure:
         """
         self._coordinator.board.give_up(self._place, self._contender.claim)
         until_s = asyncio.get_running_loop().time() + GIVE_BACK_S
-        try:
+        async with self._leaving:
             try:
-                await self._delete(until_s)
-            except asyncio.CancelledError:
-                await self._delete(until_s)
-                raise
-        finally:
-            if self._writing is not None:
-                self._writing.cancel()
-            self._stack.close()
+                try:
+                    await self._delete(until_s)
+                except asyncio.CancelledError:
+                    await self._delete(until_s)
+                    raise
+            finally:
+                if self._writing is not None:
+                    self._writing.cancel()
+                self._stack.close()
 
     async def _delete(self, until_s: float) -> None:
         coordinator, contender = self._coordinator, self._contender
