@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
-import socket
-import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -27,7 +23,7 @@ from quorumd import (
     RequestRefused,
 )
 from quorumd.client.connection import ClientConnection
-from quorumd.client.errors import ConnectionFailed, QuorumError
+from quorumd.client.errors import ConnectionFailed
 from quorumd.client.leader import LeaderFinder
 from quorumd.client.timing import Deadline
 from quorumd.raft.types import Address, ReplicaKey
@@ -36,7 +32,6 @@ from quorumd.wire.messages.fetch import FetchResponse
 from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.records import build_batch, crc_is_valid
 from quorumd.wire.schema import Message
-from tests.quorumd.conftest import QuorumThread
 from tests.quorumd.fake_quorum import CLUSTER_ID, FakeQuorum, numbered, with_quorum
 from tests.support.accepting import stop_accepting
 from tests.support.ports import free_port
@@ -58,53 +53,6 @@ def test_records_are_appended_in_order_and_their_offsets_are_returned() -> None:
         assert found[0] == first
         assert [record.value for record in found] == [b"a", None, b"c"]
         assert found[1].timestamp > 1_600_000_000_000
-
-    with_quorum(story)
-
-
-def test_the_client_says_who_it_is() -> None:
-    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
-        await client.append([Record(value=b"a")])
-        assert set(quorum.software) == {"quorumctl"}
-
-    with_quorum(story)
-
-
-def test_a_client_is_of_one_event_loop_and_says_so_before_anything_is_sent() -> None:
-    with QuorumThread() as thread:
-        client = QuorumClient(thread.quorum.addresses)
-        assert asyncio.run(client.append([Record(value=b"a")])) == [0]
-        for _ in range(2):
-            with pytest.raises(RuntimeError, match=r"make a client in each `asyncio\.run`"):
-                asyncio.run(client.append([Record(value=b"b")]))
-        thread.call(lambda quorum: quorum.append(build_batch([Record(value=b"c")])))
-        assert values(thread.quorum) == [b"a", b"c"]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            client.close()
-            gc.collect()
-
-
-@pytest.mark.parametrize("wait_s", [0, 0.3])
-def test_what_is_under_way_ends_when_the_client_is_closed_and_leaves_no_connection(
-    wait_s: float,
-) -> None:
-    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
-        quorum.refuse_produce = [ErrorCode.NOT_ENOUGH_REPLICAS] * 1000
-        calls: list[asyncio.Task[object]] = [
-            asyncio.create_task(client.append([Record(value=b"a")])),
-            asyncio.create_task(client.fetch(0, max_wait_ms=4000)),
-        ]
-        await asyncio.wait(calls, timeout=wait_s)
-        client.close()
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            assert isinstance(outcome, QuorumError)
-            assert "the client was closed" in str(outcome)
-        quorum.append(build_batch(numbered(1)))
-        for node in quorum.nodes.values():
-            await node.until_idle()
-        quorum.refuse_produce = []
-        assert await client.append([Record(value=b"b")]) == [1]
 
     with_quorum(story)
 
@@ -188,16 +136,6 @@ def test_the_hint_in_an_answer_leads_to_the_new_leader() -> None:
         assert await client.append([Record(value=b"b")]) == [1]
         asked = [node for node, request in quorum.requests[before:] if _is_produce(request)]
         assert asked == [1, 3] or asked == [3]
-
-    with_quorum(story)
-
-
-def test_a_killed_leader_is_left_for_the_next_one() -> None:
-    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
-        await client.append([Record(value=b"a")])
-        await quorum.nodes[1].stop()
-        quorum.elect(2)
-        assert await client.append([Record(value=b"b")]) == [1]
 
     with_quorum(story)
 
@@ -299,36 +237,6 @@ def test_what_cannot_be_reached_is_named_with_the_reason() -> None:
         assert f"127.0.0.1:{port}: connection refused: nothing listens there" in text
         assert f"127.0.0.1:{silent_port}: accepts connections but did not answer" in text
         assert "no-such-host.invalid:9093: the host name does not resolve" in text
-
-    asyncio.run(run())
-
-
-def test_a_host_is_reached_at_another_address_where_the_first_is_silent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    resolve = socket.getaddrinfo
-
-    def two(host: str, port: int, *rest: int, **named: int) -> list[Any]:
-        is_name = host == "two.example" and not named.get("flags", 0) & socket.AI_NUMERICHOST
-        hosts = ("127.0.0.2", "127.0.0.1") if is_name else (host,)
-        return [each for one in hosts for each in resolve(one, port, *rest, **named)]
-
-    monkeypatch.setattr("socket.getaddrinfo", two)
-
-    async def run() -> None:
-        async with FakeQuorum(size=1) as quorum:
-            port = quorum.nodes[1].port
-            with ExitStack() as stack:
-                # It accepts nothing, and the kernel answers no more than one for it.
-                silent = stack.enter_context(socket.socket())
-                silent.bind(("127.0.0.2", port))
-                silent.listen(0)
-                for _ in range(4):
-                    waiting = stack.enter_context(socket.socket())
-                    waiting.setblocking(False)
-                    waiting.connect_ex(("127.0.0.2", port))
-                async with QuorumClient(f"two.example:{port}", timeout_ms=20_000) as client:
-                    assert await client.append([Record(value=b"a")]) == [0]
 
     asyncio.run(run())
 

@@ -1,0 +1,107 @@
+"""The connections of a client: how they are made, of which event loop they are, and that they end with it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import warnings
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from quorumd import QuorumClient, Record
+from quorumd.client.errors import QuorumError
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.records import build_batch
+from tests.quorumd.conftest import QuorumThread
+from tests.quorumd.fake_quorum import FakeQuorum, numbered, with_quorum
+from tests.quorumd.test_client import values
+
+
+def test_a_client_is_of_one_event_loop_and_says_so_before_anything_is_sent() -> None:
+    with QuorumThread() as thread:
+        client = QuorumClient(thread.quorum.addresses)
+        assert asyncio.run(client.append([Record(value=b"a")])) == [0]
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"make a client in each `asyncio\.run`"):
+                asyncio.run(client.append([Record(value=b"b")]))
+        thread.call(lambda quorum: quorum.append(build_batch([Record(value=b"c")])))
+        assert values(thread.quorum) == [b"a", b"c"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            client.close()
+            gc.collect()
+
+
+@pytest.mark.parametrize("wait_s", [0, 0.3])
+def test_what_is_under_way_ends_when_the_client_is_closed_and_leaves_no_connection(
+    wait_s: float,
+) -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        quorum.refuse_produce = [ErrorCode.NOT_ENOUGH_REPLICAS] * 1000
+        calls: list[asyncio.Task[object]] = [
+            asyncio.create_task(client.append([Record(value=b"a")])),
+            asyncio.create_task(client.fetch(0, max_wait_ms=4000)),
+        ]
+        await asyncio.wait(calls, timeout=wait_s)
+        client.close()
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, QuorumError)
+            assert "the client was closed" in str(outcome)
+        quorum.append(build_batch(numbered(1)))
+        for node in quorum.nodes.values():
+            await node.until_idle()
+        quorum.refuse_produce = []
+        assert await client.append([Record(value=b"b")]) == [1]
+
+    with_quorum(story)
+
+
+def test_a_host_is_reached_at_another_address_where_the_first_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolve = socket.getaddrinfo
+
+    def two(host: str, port: int, *rest: int, **named: int) -> list[Any]:
+        is_name = host == "two.example" and not named.get("flags", 0) & socket.AI_NUMERICHOST
+        hosts = ("127.0.0.2", "127.0.0.1") if is_name else (host,)
+        return [each for one in hosts for each in resolve(one, port, *rest, **named)]
+
+    monkeypatch.setattr("socket.getaddrinfo", two)
+
+    async def run() -> None:
+        async with FakeQuorum(size=1) as quorum:
+            port = quorum.nodes[1].port
+            with ExitStack() as stack:
+                # It accepts nothing, and the kernel answers no more than one for it.
+                silent = stack.enter_context(socket.socket())
+                silent.bind(("127.0.0.2", port))
+                silent.listen(0)
+                for _ in range(4):
+                    waiting = stack.enter_context(socket.socket())
+                    waiting.setblocking(False)
+                    waiting.connect_ex(("127.0.0.2", port))
+                async with QuorumClient(f"two.example:{port}", timeout_ms=20_000) as client:
+                    assert await client.append([Record(value=b"a")]) == [0]
+
+    asyncio.run(run())
+
+
+def test_the_client_says_who_it_is() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        await client.append([Record(value=b"a")])
+        assert set(quorum.software) == {"quorumctl"}
+
+    with_quorum(story)
+
+
+def test_a_killed_leader_is_left_for_the_next_one() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        await client.append([Record(value=b"a")])
+        await quorum.nodes[1].stop()
+        quorum.elect(2)
+        assert await client.append([Record(value=b"b")]) == [1]
+
+    with_quorum(story)
