@@ -175,15 +175,18 @@ class Dispatch:
         ):
             self._partition.raft_handler.refuse_fetch(request)
             return
+        self._partition.catch_up()
         self._partition.fetch_handler.fetch(request, message)
 
     def _on_list_offsets(self, request: InboundRequest) -> None:
         message = decode(ListOffsetsRequest, request.api_version, request.frame, request.body_at)
+        self._partition.catch_up()
         self._partition.offsets_handler.list_offsets(request, message)
 
     def _on_offset_for_leader_epoch(self, request: InboundRequest) -> None:
         version = request.api_version
         message = decode(OffsetForLeaderEpochRequest, version, request.frame, request.body_at)
+        self._partition.catch_up()
         self._partition.offsets_handler.offset_for_leader_epoch(request, message)
 
     def _on_init_producer_id(self, request: InboundRequest) -> None:

@@ -178,6 +178,11 @@ class Driver:
         else:
             self._arm()
 
+    def catch_up(self) -> None:
+        """Take what is due before its alarm goes off: this process may have stood still for long."""
+        if self._armed_ms is not None and self._armed_ms <= self._now_ms():
+            self.on_timer()
+
     def _carry_out(self, effects: Iterable[Any]) -> None:
         """Do what was asked for, and what comes of the events that come up meanwhile; then let the disk
         begin, and wait for the next deadline."""

@@ -273,6 +273,10 @@ class Partition:
             self.end_process(error)
             raise
 
+    def catch_up(self) -> None:
+        """For a read: who stood still for longer than its check quorum has to learn that first."""
+        self._guarded(self.driver.catch_up)
+
     def on_writes_completed(self, write: int, sync_s: float | None) -> None:
         try:
             self.driver.on_writes_completed(write)

@@ -320,6 +320,20 @@ def test_an_alarm_is_set_for_the_nearest_deadline_and_again_after_it_went_off() 
     assert at.node.role is Role.UNATTACHED, "an alarm that is early changes nothing"
 
 
+def test_what_is_due_is_taken_without_its_alarm() -> None:
+    """As behind a pause of the process, when a request comes before the alarm."""
+    at = world()
+    at.driver.start()
+    at.now_ms = at.alarms[-1] - 1
+    at.driver.catch_up()
+    assert at.node.role is Role.UNATTACHED
+    at.now_ms += 1
+    at.driver.catch_up()
+    assert at.node.role is not Role.UNATTACHED
+    at.driver.catch_up()
+    assert at.alarms[-1] == at.node.next_deadline_ms() > at.now_ms
+
+
 def test_time_alone_never_makes_a_busy_loop() -> None:
     at = world()
     at.driver.start()
