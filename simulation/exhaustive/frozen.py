@@ -120,7 +120,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     ),
     roles.Leader: _fates(
         kept="epoch_start_offset progress parked",
-        constant="heard_from changes transfer registered_observers",
+        constant="heard_from changes transfer registered_observers moves",
         time="check_quorum_deadline_ms elected_at_ms fetch_due_ms next_begin_ms",
     ),
     roles.VoterChange: _all_fields(roles.VoterChange, "unread"),

@@ -121,8 +121,13 @@ def test_a_copy_without_room_is_given_up_and_tried_again_until_there_is_room(
         put(quorum, 600, keys=600, value=VALUE)
         snapshot = take(quorum, quorum.wait_leader())
         quorum.stop(observer)
-        for path in quorum.log_folder(observer).iterdir():
+        # Its disk is a mount: it is emptied.
+        for path in (
+            *quorum.log_folder(observer).iterdir(),
+            quorum.storage_dir(observer) / "meta.properties",
+        ):
             path.unlink()
+        quorum.format_one(observer)
         ballast = leave(quorum, observer, 3 * MIB)
         begun = len(quorum.output(observer))
         with Load(quorum) as load:
