@@ -106,10 +106,22 @@ class LoopThread:
     def leave(
         self, context: AbstractAsyncContextManager[object], error: BaseException | None
     ) -> None:
-        """Leaves it, because of an error or None."""
-        traceback = None if error is None else error.__traceback__
-        kind = None if error is None else type(error)
-        self.call(context.__aexit__, kind, error, traceback)
+        """Leaves it, because of an error or None; or of an interruption that came before that had begun."""
+        is_begun = False
+
+        async def leave(error: BaseException | None) -> None:
+            nonlocal is_begun
+            is_begun = True
+            traceback = None if error is None else error.__traceback__
+            await context.__aexit__(None if error is None else type(error), error, traceback)
+
+        try:
+            self.call(leave, error)
+        except BaseException as interruption:
+            if not is_begun:
+                with suppress(Exception):
+                    self.call(leave, interruption)
+            raise
 
     def _submit(self, callback: Callable[[], None]) -> None:
         if os.getpid() != self._pid:
@@ -143,7 +155,8 @@ class _Call(Generic[T]):
         if self._task is None:
             self.outcome.cancel()
         else:
-            self._task.cancel()
+            # Behind its first step: a task that is cancelled before that runs nothing at all.
+            asyncio.get_running_loop().call_soon(self._task.cancel)
 
     def _done(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any
 
 import pytest
@@ -234,6 +235,51 @@ def test_an_interruption_while_a_call_is_handed_over_leaves_nothing_behind(
     assert thread.run(lambda: len(asyncio.all_tasks())) == 2, "that of the thread, and this call's"
     thread.close(lambda: None)
     assert time.monotonic() - started < 20
+
+
+class Entered:
+    """A context, with the reasons for which it was left."""
+
+    def __init__(self) -> None:
+        self.reasons: list[BaseException | None] = []
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.reasons.append(error)
+
+
+@pytest.mark.parametrize("is_started", [True, False])
+def test_an_interruption_before_a_context_is_left_leaves_it(is_started: bool) -> None:
+    free = threading.Event()
+
+    def hold() -> None:
+        free.wait()
+
+    class Interrupted(LoopThread):
+        submitted = 0
+
+        def _submit(self, callback: Callable[[], None]) -> None:
+            self.submitted += 1
+            if self.submitted == 1:
+                super()._submit(hold)
+            if is_started or self.submitted > 1:
+                super()._submit(callback)
+            if self.submitted == 1:
+                raise KeyboardInterrupt
+            free.set()
+
+    thread, context = Interrupted(), Entered()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        thread.leave(context, None)
+    assert context.reasons == [None if is_started else caught.value]
+    thread.close(lambda: None)
 
 
 def test_a_call_after_close_says_so(quorum: QuorumThread) -> None:
