@@ -26,7 +26,8 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        # A handler of a signal may call, or close, while its thread has the lock.
+        self._lock = threading.RLock()
         self._is_closed = False
         self._over = asyncio.Event()
         started: Future[asyncio.AbstractEventLoop] = Future()
@@ -68,14 +69,14 @@ class LoopThread:
         call = _Call(run)
         try:
             self._submit(call.start)
-            return call.outcome.result()
+            return call.result()
         except CancelledError:
             raise RuntimeError("the client was closed while this call was waiting") from None
         except BaseException:
             # The interruption may have come before the start, or behind the end.
             with suppress(Exception):
                 self._submit(call.cancel)
-                call.outcome.result()
+                call.result()
             raise
 
     def run(self, function: Callable[[], T]) -> T:
@@ -134,16 +135,25 @@ class LoopThread:
                 "library's asyncio classes there"
             )
         with self._lock:
-            if self._is_closed:
-                raise RuntimeError("the client is closed: make another one")
-            self._loop.call_soon_threadsafe(callback)
+            self._check_open()
+            try:
+                self._loop.call_soon_threadsafe(callback)
+            finally:
+                self._check_open()  # A handler of a signal may have closed it meanwhile.
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("the client is closed: make another one")
 
 
 class _Call(Generic[T]):
-    """One call: `start` and `cancel` belong to the loop, `outcome` to the thread that waits for it."""
+    """One call: `start` and `cancel` belong to the loop, `result` to the thread that waits for it."""
 
     def __init__(self, run: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self.outcome: Future[T] = Future()
+        self._is_waited_for = threading.Lock()
+        self._is_waited_for.acquire()
+        self._outcome: Future[T] = Future()
+        self._outcome.add_done_callback(lambda _: self._is_waited_for.release())
         self._run = run
         self._task: asyncio.Task[T] | None = None
 
@@ -153,18 +163,23 @@ class _Call(Generic[T]):
 
     def cancel(self) -> None:
         if self._task is None:
-            self.outcome.cancel()
+            self._outcome.cancel()
         else:
             # Behind its first step: a task that is cancelled before that runs nothing at all.
             asyncio.get_running_loop().call_soon(self._task.cancel)
 
+    def result(self) -> T:
+        # The future waits with a lock that the loop needs, while a handler of a signal may call the loop.
+        with self._is_waited_for:
+            return self._outcome.result()
+
     def _done(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():
-            self.outcome.cancel()
+            self._outcome.cancel()
         elif (error := task.exception()) is not None:
-            self.outcome.set_exception(error)
+            self._outcome.set_exception(error)
         else:
-            self.outcome.set_result(task.result())
+            self._outcome.set_result(task.result())
 
 
 class Twin(Protocol):

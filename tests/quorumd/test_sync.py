@@ -11,7 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from types import FrameType, TracebackType
 from typing import Any
 
 import pytest
@@ -32,6 +35,7 @@ from quorumd.sync.loop_thread import LoopThread
 from quorumd.wire.records import build_batch
 from tests.quorumd.conftest import QuorumThread
 
+WAIT_S = 20
 TWINS: list[tuple[type, type, set[str]]] = [
     # The rest is for streams of records, raw batches and further connections.
     (
@@ -280,6 +284,53 @@ def test_an_interruption_before_a_context_is_left_leaves_it(is_started: bool) ->
         thread.leave(context, None)
     assert context.reasons == [None if is_started else caught.value]
     thread.close(lambda: None)
+
+
+class Interruption:
+    """In the line with this number, of those that a thread comes to, a function is called; as by a signal."""
+
+    def __init__(self, number: int, handler: Callable[[], object]) -> None:
+        self.left, self._handler = number, handler
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Interruption:
+        if event == "line":
+            self.left -= 1
+            if not self.left:
+                self._handler()
+        return self
+
+
+@pytest.mark.parametrize("what", ["run", "close"])
+@pytest.mark.parametrize("handler", ["run", "close"])
+def test_a_handler_of_a_signal_may_use_what_it_interrupts(what: str, handler: str) -> None:
+    """In whichever line it comes."""
+
+    def use(thread: LoopThread, what: str) -> None:
+        with suppress(RuntimeError):
+            if what == "run":
+                assert thread.run(lambda: 7) == 7
+            else:
+                thread.close(lambda: None)
+            done.append(what)
+
+    def interrupted(thread: LoopThread, interruption: Interruption) -> None:
+        sys.settrace(interruption)
+        use(thread, what)
+        sys.settrace(None)
+        ended.set()
+
+    for number in count(1):
+        thread, ended = LoopThread(), threading.Event()
+        done: list[str] = []
+        interruption = Interruption(number, partial(use, thread, handler))
+        threading.Thread(target=interrupted, args=(thread, interruption), daemon=True).start()
+        assert ended.wait(WAIT_S), f"it hangs in line {number}"
+        thread.close(lambda: None)
+        is_last = interruption.left > 0
+        assert len(done) == 2 - is_last or "close" in (what, handler)
+        if is_last:
+            break
+    assert number > 20
 
 
 def test_a_call_after_close_says_so(quorum: QuorumThread) -> None:
