@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+
+class PicklableError(Exception):
+    """An exception that multiprocessing and concurrent.futures can bring from a worker to its caller."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]:
+        # Not made by its constructor, which takes other arguments than the message.
+        return Exception.__new__, (type(self), *self.args), self.__dict__
 
 
 class ConfigProblem(NamedTuple):
@@ -20,7 +28,7 @@ class BadValue(ValueError):
     """A text that is not a value of its key; the message names the permitted ones."""
 
 
-class ConfigError(Exception):
+class ConfigError(PicklableError):
     """A configuration that a node must not start with; `problems` holds all of them at once."""
 
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import ClassVar
 
+from quorumd.config.errors import PicklableError
+
 
 class HandshakeOutcome(StrEnum):
     """How a handshake ended, in the words of the metric `quorumd_tls_handshakes_total`."""
@@ -36,7 +38,7 @@ class HandshakeOutcome(StrEnum):
     OTHER = "other"
 
 
-class CertificateProblem(Exception):
+class CertificateProblem(PicklableError):
     """Keys or certificates that cannot be used, or that the other side refuses. Names cause and file.
 
     `outcome` is what a handshake that ends so counts as. `exit_code` is that of a command that fails with it.

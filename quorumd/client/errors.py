@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quorumd.client.error_messages import explain
+from quorumd.config.errors import PicklableError
 from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem
 from quorumd.wire.error_codes import ErrorCode
@@ -18,7 +19,7 @@ _SHOWN_BYTES = 80
 """Of a key, in a message."""
 
 
-class QuorumError(Exception):
+class QuorumError(PicklableError):
     """The base of all exceptions of the client; `exit_code` is that of a command that fails with it."""
 
     exit_code = 1
