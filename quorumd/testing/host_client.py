@@ -19,7 +19,9 @@ from quorumd.testing.errors import LocalQuorumError
 
 HostRequest = tuple[str, Sequence[int], Mapping[str, object]]
 """What is asked for, handles that go with it, and its fields."""
-_MESSAGE_BYTES_MAX = 1 << 16
+_RESPONSE_BYTES_MAX = 1 << 16
+END_S = 5.0
+"""How long it may take to end when its end of the socket does not answer any more."""
 # The quorumd that was imported here, wherever this process found it; behind all other folders, as none of
 # them may be hidden by what lies beside it.
 _CODE = (
@@ -59,11 +61,14 @@ class HostClient:
 
     def send(self, number: int, do: str, /, *handles: int, **request: object) -> None:
         """Sends a request. Its response has the same number, and may take until the host has loaded."""
-        data = json.dumps({"number": number, "do": do, **request}).encode()
-        try:
-            socket.send_fds(self._channel, [data], handles)
-        except OSError as error:
-            raise self._lost() from error
+        with os.fdopen(os.memfd_create("request"), "w") as file:
+            json.dump({"number": number, "do": do, **request}, file)
+            file.seek(0)
+            try:
+                # A file: an environment may be larger than a message of a socket.
+                socket.send_fds(self._channel, [b"."], [file.fileno(), *handles])
+            except OSError as error:
+                raise self._lost() from error
 
     def ask_all(self, requests: Sequence[HostRequest]) -> list[dict[str, Any]]:
         """The responses to some requests, in order. Raises LocalQuorumError if the host has ended."""
@@ -77,7 +82,7 @@ class HostClient:
         """The response with this number. One that is left of an interrupted request is skipped."""
         while True:
             try:
-                data = self._channel.recv(_MESSAGE_BYTES_MAX)
+                data = self._channel.recv(_RESPONSE_BYTES_MAX)
             except OSError:
                 data = b""
             if not data:
@@ -99,9 +104,13 @@ class HostClient:
             self._errors.close()
 
     def _lost(self) -> LocalQuorumError:
+        try:
+            code = self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip()
-        code = self._process.wait()
         return LocalQuorumError(
             f"the process that starts nodes has ended, exit code {code}. It said:\n"
             f"{said or '(nothing: it was killed)'}\n"

@@ -1,8 +1,8 @@
 """A process that has loaded the daemon, and forks `quorumd` commands that are ready in a few milliseconds.
 
-It gets requests over a socket (`host_client` is the other end): one JSON object a message, one response for
-each. It ends with the process that started it, however that ends, and then kills its forks and removes the
-folders that were entrusted to it. A forked process dies with this one.
+It gets requests over a socket (`host_client` is the other end): each is a file with one JSON object, whose
+handle is sent, and gets one response. It ends with the process that started it, however that ends, and then
+kills its forks and removes the folders that were entrusted to it. A forked process dies with this one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from quorumd.server.page import page as _page
 from quorumd.server.page import source as _source
 from quorumd.testing import links
 
-MESSAGE_BYTES_MAX = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _PRELOADED = (_run, _page, _source)
 
@@ -58,10 +57,13 @@ class NodeHost:
 
     def _respond(self) -> bool:
         """False if the other end is gone."""
-        data, handles, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES_MAX, 1)
+        # The file, and the one handle that may go with it.
+        data, sent, _, _ = socket.recv_fds(self._channel, 1, 2)
         if not data:
             return False
-        request: dict[str, Any] = json.loads(data)
+        with os.fdopen(sent[0]) as file:
+            request: dict[str, Any] = json.load(file)
+        handles = sent[1:]
         number = request.pop("number")
         do: Callable[..., dict[str, object]] = getattr(self, f"on_{request.pop('do')}")
         response = {"number": number, **do(*handles, **request)}

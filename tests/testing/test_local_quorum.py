@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 import quorumd
-from quorumd.testing import AsyncLocalQuorum, LocalQuorum, LocalQuorumError
+from quorumd.testing import AsyncLocalQuorum, LocalQuorum, LocalQuorumError, host_client
+from quorumd.testing.host_client import HostClient
 from quorumd.testing.node_pages import status_at
 
 WAIT_S = 40.0
@@ -308,6 +309,23 @@ def pids_at(port: int) -> list[int]:
     """Of the node with its pages there; none if there is none yet."""
     status = status_at(port)
     return [] if status is None else [status["pid"]]
+
+
+def test_nodes_get_an_environment_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(30):
+        monkeypatch.setenv(f"LARGE_{number}", "x" * 10_000)
+    with LocalQuorum(1) as quorum:
+        append(quorum.servers, b"one")
+
+
+def test_a_host_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_client, "END_S", 0.1)
+    host = HostClient()
+    os.kill(host._process.pid, signal.SIGSTOP)
+    host._channel.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(LocalQuorumError, match="exit code -9"):
+        host.ask("remove", folder="/nowhere")
+    host.close()
 
 
 def test_two_quorums_run_at_a_time_and_know_nothing_of_each_other() -> None:
