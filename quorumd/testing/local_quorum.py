@@ -152,7 +152,7 @@ class LocalQuorum:
         voters = ",".join(f"{each.node}@{HOST}:{each.link_port}" for each in self._nodes.values())
         keys = {
             "node.id": node.node,
-            "storage.dir": node.folder / f"node-{node.node}",
+            "storage.dir": f"node-{node.node}",
             "listeners": f"CONTROLLER://{HOST}:{node.own_port},CLIENT://{HOST}:{node.client_port}",
             "advertised.listeners": f"CONTROLLER://{HOST}:{node.link_port},"
             f"CLIENT://{HOST}:{node.client_port}",
@@ -160,7 +160,12 @@ class LocalQuorum:
             "quorum.voters": voters,
             **self._settings,
         }
-        node.config.write_text("".join(f"{key}: {value}\n" for key, value in keys.items()))
+        # JSON is YAML: in quotes a value is taken as it is.
+        lines = (
+            f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}\n"
+            for key, value in keys.items()
+        )
+        node.config.write_text("".join(lines), encoding="utf-8")
 
     def _run_request(self, node: _Node, *, is_new: bool) -> dict[str, object]:
         start = ["start", "--config", str(node.config)]

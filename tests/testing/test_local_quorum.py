@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -192,8 +193,9 @@ def test_a_node_that_ends_by_itself_is_told_with_its_log(healthy: LocalQuorum) -
     assert "log opened" in str(caught.value)
 
 
-def test_a_wrong_setting_is_told_as_the_node_tells_it() -> None:
-    wrong = LocalQuorum(1, settings={"quorum.fetch.timeout.ms": "soon"})
+@pytest.mark.parametrize("value", ["soon", "2000 # soon"])
+def test_a_wrong_setting_is_told_as_the_node_tells_it(value: str) -> None:
+    wrong = LocalQuorum(1, settings={"quorum.fetch.timeout.ms": value})
     with (
         pytest.raises(LocalQuorumError, match=r"exit code 2[^$]+quorum\.fetch\.timeout\.ms"),
         wrong,
@@ -309,6 +311,17 @@ def pids_at(port: int) -> list[int]:
     """Of the node with its pages there; none if there is none yet."""
     status = status_at(port)
     return [] if status is None else [status["pid"]]
+
+
+def test_the_folder_of_temporary_files_may_have_any_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a: ${b} # 'c' \"\U0001f600"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with LocalQuorum(1, settings={"quorum.auto.join": True}) as quorum:
+        assert (quorum.folder(1) / "meta.properties").exists()
+    assert [*tmp_path.rglob("*")] == [folder]
 
 
 def test_nodes_get_an_environment_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
