@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -108,7 +109,9 @@ async def _in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
         if not task.cancelled():
             task.exception()
         raise

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -372,16 +373,33 @@ def test_the_async_twin_does_the_same() -> None:
     asyncio.run(run())
 
 
-def test_an_async_start_that_is_cancelled_leaves_nothing() -> None:
-    quorum = AsyncLocalQuorum(3)
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_async_start_that_is_cancelled_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    quorum, done = AsyncLocalQuorum(3), []
+    enter, leave = quorum.local.__enter__, quorum.local.__exit__
+
+    def entered() -> None:
+        enter()
+        done.append("entered")
+
+    def left(*reason: Any) -> None:
+        done.append("left")
+        leave(*reason)
+
+    monkeypatch.setattr(quorum.local, "__enter__", entered)
+    monkeypatch.setattr(quorum.local, "__exit__", left)
 
     async def run() -> None:
         starting = asyncio.create_task(quorum.__aenter__())
-        await asyncio.sleep(0)
-        starting.cancel()
+        for _ in range(times):
+            await asyncio.sleep(0)
+            starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
 
     asyncio.run(run())
+    assert done == ["entered", "left"]
     with pytest.raises(LocalQuorumError, match="use it within `with`"):
         quorum.local.server(1)
