@@ -12,6 +12,7 @@ import re
 _OURS = re.compile(r"^(?:quorumd|wire|storage)(?:\.\w+)*\.[A-Z]\w*: (.+)$", re.MULTILINE)
 _CAUSE = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Exception|Error)\b: (.+)$", re.MULTILINE)
 _NO_MODULE = re.compile(r"^ModuleNotFoundError: (No module named '[^']+')", re.MULTILINE)
+_NO_MORE = "An exception was thrown from the Python worker"
 _TRACE_MARKS = ("\nTraceback (most recent call last)", "\nJVM stacktrace", "\n\tat ", "\n\nJVM ")
 
 
@@ -60,6 +61,7 @@ def plain_message(error: BaseException) -> str:
         )
     for mark in _TRACE_MARKS:
         text = text.partition(mark)[0]
-    if not text.strip() and (causes := _CAUSE.findall(str(error))):
-        text = causes[-1]
+    if not text.strip() or _NO_MORE in text:
+        causes = [each for each in _CAUSE.findall(str(error)) if _NO_MORE not in each]
+        text = causes[-1] if causes else text
     return " ".join(text.split()) or type(error).__name__

@@ -224,6 +224,25 @@ def test_a_compressed_batch_that_is_no_records_has_no_rows_and_is_named(
         assert "the batch at offset 5 counts as empty" in caplog.text
 
 
+def test_what_the_tables_are_made_of_has_a_row_for_a_batch_without_records() -> None:
+    bad = patched(numbered(4, 5), 22, b"\x01")
+    chunk = numbered(5) + bad + numbered(2, 9)
+    for start, end, first, last in ((0, ALL, 5, 8), (0, 7, 5, 6), (6, 8, 6, 7), (8, ALL, 8, 8)):
+        (found,) = [
+            row
+            for rows in parse("log_records", chunk, start, end, ChunkOrigin())
+            for row in rows.to_pylist()
+            if row["topic"] is None
+        ]
+        assert (found["batch_base_offset"], found["offset"]) == (first, last)
+        assert found["crc"] == int.from_bytes(bad[17:21], "big")
+        assert found["key"] is found["value"] is found["timestamp"] is None
+    sound = chunk_of(2, 3)
+    assert [*parse("log_records", sound, 0, ALL, ORIGIN)] == [
+        *parse("records", sound, 0, ALL, ORIGIN)
+    ]
+
+
 def _with_malformed_record(batch: bytes, codec: CompressionType) -> bytes:
     from quorumd.wire.compression import pack, unpack
 

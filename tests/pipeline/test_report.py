@@ -11,6 +11,7 @@ import pytest
 
 from quorumd.pipeline.audit.findings import AuditFinding, FindingKind, findings_table
 from quorumd.pipeline.cli import run
+from quorumd.pipeline.errors import plain_message
 from quorumd.pipeline.report.facts import read_facts
 from quorumd.pipeline.tables.output import held_output
 from tests.pipeline.written import START_MS, Log, voter_set
@@ -169,6 +170,17 @@ def test_a_wrong_path_and_an_unusable_output_are_one_line(tmp_path: Path, capsys
     assert "can't write the tables" in said
     said = refused(capsys, 1, "run", "-b", "localhost:1", "-o", tmp_path)
     assert "is not empty" in said
+
+
+def test_an_error_in_a_worker_that_has_no_sentence_of_its_own_is_said_as_it_is() -> None:
+    text = (
+        "An exception was thrown from the Python worker:\n"
+        'Traceback (most recent call last):\n  File "sink.py", line 141, in write_log\n'
+        "TypeError: unsupported operand type(s)\n\n"
+        "\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala)\n"
+        "Caused by: PythonException: An exception was thrown from the Python worker:\n"
+    )
+    assert plain_message(Exception(text)) == "unsupported operand type(s)"
 
 
 def test_two_runs_at_once_are_one_line(tmp_path: Path, capsys: Capture) -> None:

@@ -74,6 +74,56 @@ def test_a_range_that_comes_again_or_too_late_is_refused(log: Log, tmp_path: Pat
         assert offsets(output.folder) == list(range(10))
 
 
+def test_a_batch_that_does_not_unpack_is_taken_as_empty(log: Log, tmp_path: Path) -> None:
+    log.append_empty(5)  # offsets 22 to 26
+    log.append([(b"k", b"v")])
+    log.append_empty(1 << 30)
+    end = log.end
+    log.append([(b"k", b"w")])
+    with held_output(tmp_path / "t") as output:
+        for stop in (24, 26, 1000, end):
+            log.take(output, stop)
+            assert output.end_offset == stop
+        assert offsets(tmp_path / "t") == [*range(22), 27]
+        # The tables end within or behind an empty batch: that is what the log is known by.
+        log_end = check_origin(on_disk(log, tmp_path / "log"), newest(tmp_path / "t", "log"))
+        assert log_end == log.end
+        with pytest.raises(NotContinued, match="offsets are missing or twice"):
+            commit_log(output.folder, output.token, [log.written(output.folder, 1000, log.end)])
+        log.take(output)
+    assert offsets(tmp_path / "t") == [*range(22), 27, end]
+    assert sum(each.rows for each in read_chain(tmp_path / "t", "log")) == 24
+
+
+def test_what_is_missing_or_twice_beside_an_empty_batch_is_refused(
+    log: Log, tmp_path: Path
+) -> None:
+    log.append_empty(5)
+    log.append((b"k%d" % i, b"v") for i in range(5))
+    with held_output(tmp_path / "t") as output:
+        for ranges in (
+            [(0, 24), (25, 32)],
+            [(0, 24), (23, 32)],
+            [(0, 22), (27, 32)],
+            [(0, 27), (22, 27), (27, 32)],
+        ):
+            written = [log.written(output.folder, *each) for each in ranges]
+            with pytest.raises(NotContinued, match="offsets are missing or twice"):
+                commit_log(output.folder, output.token, written)
+        assert newest(output.folder, "log") is None
+
+
+def test_a_time_that_no_timestamp_can_hold_is_null_and_no_arrival(log: Log, tmp_path: Path) -> None:
+    log.now_ms = -(1 << 62)
+    log.append([(b"k", b"old")])
+    with held_output(tmp_path / "t") as output:
+        log.take(output)
+    (path,) = table_files(tmp_path / "t", "records")
+    assert pq.read_table(path).to_pylist()[-1]["timestamp"] is None
+    (manifest,) = read_chain(tmp_path / "t", "log")
+    assert [each.newest_ms for each in manifest.arrivals] == [0]
+
+
 def test_a_file_that_a_worker_has_elsewhere_does_not_count(log: Log, tmp_path: Path) -> None:
     with held_output(tmp_path / "t") as output:
         written = log.written(output.folder, 0, 10)

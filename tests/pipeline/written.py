@@ -10,6 +10,7 @@ from quorumd.pipeline.parse import ChunkOrigin, parse
 from quorumd.pipeline.tables.commit import TaskOutput, commit_log
 from quorumd.pipeline.tables.output import Output
 from quorumd.pipeline.tables.sink import write_log
+from quorumd.wire.compression import CompressionType
 from quorumd.wire.control_records import (
     ControlRecord,
     KRaftVersionFeature,
@@ -21,6 +22,7 @@ from quorumd.wire.control_records import (
     encode_control_batch,
 )
 from quorumd.wire.records import Record, build_batch
+from tests.pipeline.parsed import patched
 
 START_MS = 1_790_000_000_000
 
@@ -52,9 +54,17 @@ class Log:
         self.data += build_batch(records, base_offset=self.end, epoch=self.epoch)
         self.end += len(records)
 
+    def append_empty(self, count: int) -> None:
+        """A batch that says it is compressed, and does not unpack: it counts as empty."""
+        batch = build_batch([Record(timestamp=0)], base_offset=self.end, epoch=self.epoch)
+        for at, number in ((23, count - 1), (57, count)):
+            batch = patched(batch, at, number.to_bytes(4, "big"))
+        self.data += patched(batch, 22, bytes([CompressionType.GZIP]))
+        self.end += count
+
     def written(self, folder: Path, start: int, end: int) -> TaskOutput:
         """What a task writes of this range."""
-        return write_log(folder, parse("records", bytes(self.data), start, end, ChunkOrigin()))
+        return write_log(folder, parse("log_records", bytes(self.data), start, end, ChunkOrigin()))
 
     def take(self, output: Output, end: int | None = None) -> None:
         """The tables get what they lack, up to `end` (exclusive)."""

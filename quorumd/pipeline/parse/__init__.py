@@ -28,7 +28,12 @@ from quorumd.pipeline.parse.origin import ChunkOrigin, DamagedBatch
 from quorumd.pipeline.parse.payloads import groups_of
 from quorumd.pipeline.parse.rows import ParsedRecords, records_of
 from quorumd.pipeline.parse.snapshots import as_in_log
-from quorumd.pipeline.parse.tables import batch_rows, control_table_rows, record_rows
+from quorumd.pipeline.parse.tables import (
+    batch_rows,
+    batches_as_rows,
+    control_table_rows,
+    record_rows,
+)
 from quorumd.wire.metadata_topic import PARTITION, TOPIC
 
 __all__ = ["ChunkOrigin", "DamagedBatch", "parse"]
@@ -55,30 +60,36 @@ def parse(
 
     Of a part of a snapshot (`origin.snapshot_end`) all `batches` are rows, at the offsets that they have
     in the file; its records and control records are rows as parse.snapshots says, the latter only of
-    `control` and `control_records`, because they are about the snapshot. `control_records` has the
-    columns of `records`; users can't name it.
+    `control` and `control_records`, because they are about the snapshot. Users can't name the tables
+    `control_records` and `log_records`, which have the columns of `records`. `log_records` has its rows, and
+    of the log one more for each batch without a row in the range: see parse.tables.batches_as_rows.
     """
     view = memoryview(chunk).cast("B")
     walked = walk_headers(view)
     if table == "batches":
         yield from _batches(view, walked, start_offset, end_offset, origin, crc_is_checked)
         return
-    if table not in ("records", "control", "control_records"):
+    if table not in ("records", "log_records", "control", "control_records"):
         raise ValueError(f"there is no table {table!r}: records, batches or control")
     is_wanted = np.ones(len(walked.batches), np.bool_)
     if origin.snapshot_end is None:
         is_wanted = _overlaps(walked.batches, start_offset, end_offset)
     check_chunk(view, walked, is_wanted, origin, crc_is_checked=crc_is_checked)
-    if table != "records":
+    if table in ("control", "control_records"):
         is_wanted &= walked.batches.is_control
     elif origin.snapshot_end is not None:
         is_wanted &= ~walked.batches.is_control
     batches = walked.batches.select(is_wanted)
+    is_empty = np.ones(len(batches), np.bool_)
     for records in _records(view, batches, start_offset, end_offset, origin):
         if table == "control":
             yield control_table_rows(records, origin)
         else:
             yield record_rows(records, origin, topic, partition)
+        if table == "log_records":
+            is_empty &= ~np.isin(batches.field("base_offset"), records.of_batch("base_offset"))
+    if table == "log_records" and origin.snapshot_end is None and is_empty.any():
+        yield batches_as_rows(batches.select(is_empty), start_offset, end_offset, origin)
 
 
 def _batches(

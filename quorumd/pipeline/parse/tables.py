@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from quorumd.pipeline.parse.arrays import Bools
@@ -54,6 +55,28 @@ def record_rows(
         same_column(origin.replica_id, _INT32, count),
         same_column(origin.storage_id, _TEXT, count),
     ]
+    return pa.RecordBatch.from_arrays(columns, schema=RECORDS)
+
+
+def batches_as_rows(
+    batches: BatchHeaders, start: int, end: int, origin: ChunkOrigin
+) -> pa.RecordBatch:
+    """RECORDS, of batches without records: their topic is null, and says so.
+
+    Such a row stands for the batch's offsets from `batch_base_offset` to `offset` (inclusive), those that are
+    within the range. A row for each would be more than there is room for: a few bytes may claim 2^31 of them.
+    """
+    first = np.maximum(batches.field("base_offset"), start)
+    last = np.minimum(batches.next_offsets, end) - 1
+    known = {
+        "offset": number_column(last, _INT64),
+        "epoch": number_column(batches.field("epoch"), _INT32),
+        "batch_base_offset": number_column(first, _INT64),
+        "crc": number_column(batches.field("crc"), _INT64),
+        "replica_id": same_column(origin.replica_id, _INT32, len(batches)),
+        "storage_id": same_column(origin.storage_id, _TEXT, len(batches)),
+    }
+    columns = [known.get(each.name, pa.nulls(len(batches), each.type)) for each in RECORDS]
     return pa.RecordBatch.from_arrays(columns, schema=RECORDS)
 
 

@@ -10,12 +10,14 @@ import pyarrow as pa
 from quorumd.pipeline.errors import BadOption
 from quorumd.pipeline.metadata import metadata_rows
 from quorumd.pipeline.schemas import RECORDS, TABLES
+from quorumd.pipeline.source.options import LOG_RECORDS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from quorumd.pipeline.source.options import Options
 
+_SCHEMAS = {**TABLES, LOG_RECORDS: RECORDS}
 _HEADERS = RECORDS.get_field_index("headers")
 _CONTROL_TYPE = RECORDS.get_field_index("control_type")
 
@@ -24,7 +26,7 @@ def spark_schema(table: str) -> StructType:
     """The columns of a table."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    schema = from_arrow_schema(TABLES[table])
+    schema = from_arrow_schema(_SCHEMAS[table])
     assert all(field.nullable for field in schema), "Spark compares nullability, too"
     return schema
 
@@ -52,7 +54,7 @@ def shown(
     rows: Iterator[pa.RecordBatch], options: Options, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     """The rows and columns that the options leave."""
-    names = tuple(TABLES[options.table].names)
+    names = tuple(_SCHEMAS[options.table].names)
     for batch in rows:
         if options.table == "records":
             if not options.include_headers:

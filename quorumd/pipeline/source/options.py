@@ -25,7 +25,8 @@ LATEST: Final = -1
 TIMEOUT_MS_DEFAULT: Final = 30_000
 TABLES: Final = ("records", "batches", "control", "metadata")
 CONTROL_RECORDS: Final = "control_records"
-"""What the tables are made of, beside `records`; users can't name it. See quorumd.pipeline.parse."""
+LOG_RECORDS: Final = "log_records"
+"""What the tables are made of: not for users. See quorumd.pipeline.parse."""
 
 NAMES: Final = (
     "bootstrap.servers",
@@ -122,7 +123,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     return Options(
         servers=servers,
         paths=paths,
-        table=_value(values, "table", _to_choice(TABLES)) or TABLES[0],
+        table=_value(values, "table", _to_table) or TABLES[0],
         replica=replica,
         starting=_position(values, "starting"),
         ending=_position(values, "ending"),
@@ -241,6 +242,10 @@ def _to_choice(choices: tuple[str, ...]) -> Callable[[str], str]:
         return text
 
     return convert
+
+
+def _to_table(text: str) -> str:
+    return text if text == LOG_RECORDS else _to_choice(TABLES)(text)
 
 
 def _to_int(lowest: int, highest: int) -> Callable[[str], int]:

@@ -29,11 +29,18 @@ class NotContinued(PipelineError):
 
 @dataclass(slots=True)
 class TaskOutput:
-    """The files that one task has written; `last_crcs` are those of its last offset's batches."""
+    """The files that one task has written, and what of the log it has seen, to `last_offset` (inclusive).
+
+    `empty_offsets` counts those of batches that count as empty. `last_crcs` are those of its last offset's
+    batches, -1 and none if it has seen nothing.
+    """
 
     files: list[DataFile] = field(default_factory=list)
     control: list[ControlRow] = field(default_factory=list)
     newest_ms: int = 0
+    first_offset: int = 0
+    last_offset: int = -1
+    empty_offsets: int = 0
     last_crcs: tuple[int, ...] = ()
 
 
@@ -50,26 +57,27 @@ def commit_log(
     `origin` are the options that the log was read with: the first time it is asked what it begins
     with. None: the log begins at offset 0.
     """
-    parts = [part for part in written if part.files]
-    files = sorted((file for part in parts for file in part.files), key=_first)
-    if not files:
+    parts = [part for part in written if part.last_offset >= 0]
+    if not parts:
         return
+    files = sorted((file for part in parts for file in part.files), key=_first)
     with fenced(folder, token):
         _check_here(folder, files)
         before = newest(folder, "log")
         start = before.end_offset if before is not None else 0
-        end = max(_last(file) for file in files) + 1
+        latest = max(parts, key=lambda part: part.last_offset)
+        first, end = min(part.first_offset for part in parts), latest.last_offset + 1
         rows = sum(file.rows for file in files)
+        offsets = rows + sum(part.empty_offsets for part in parts)
         control = [row for part in parts for row in part.control]
         if before is not None:
-            _check_follows(start, _first(files[0]), end, rows)
+            _check_follows(start, first, end, offsets)
             complete_from = before.complete_from
         else:
             began = beginning(origin) if origin is not None else LogBeginning(0, [])
-            _check_begins(began.complete_from, _first(files[0]), end, rows)
+            _check_begins(began.complete_from, first, end, offsets)
             complete_from = began.complete_from
             control += began.control
-        latest = max(parts, key=lambda part: max(map(_last, part.files)))
         tables = {"records": tuple(files), **_history_files(folder, before, control)}
         now_ms = time.time_ns() // 1_000_000
         write_manifest(
@@ -125,23 +133,23 @@ def _check_here(folder: Path, files: Iterable[DataFile]) -> None:
             )
 
 
-def _check_follows(start: int, first: int, end: int, rows: int) -> None:
-    if first == start and rows == end - start:
+def _check_follows(start: int, first: int, end: int, offsets: int) -> None:
+    if first == start and offsets == end - start:
         return
     raise NotContinued(
-        f"the tables hold everything below offset {start}, but what came next is {rows} records from "
-        f"offset {first} to {end - 1}: offsets are missing or twice there. Nothing of it was taken. Check "
+        f"the tables hold everything below offset {start}, but what came next is {offsets} offsets from "
+        f"{first} to {end - 1}: offsets are missing or twice there. Nothing of it was taken. Check "
         "the log with quorumctl verify, or build the tables anew in another folder"
     )
 
 
-def _check_begins(complete_from: int, first: int, end: int, rows: int) -> None:
+def _check_begins(complete_from: int, first: int, end: int, offsets: int) -> None:
     if end < complete_from:
         raise NotContinued(
             f"a snapshot up to offset {complete_from} came while the log was read up to {end}: run it again"
         )
     if not complete_from:
-        _check_follows(0, first, end, rows)
+        _check_follows(0, first, end, offsets)
 
 
 def _history_files(
@@ -162,8 +170,3 @@ def _first(file: DataFile) -> int:
     # Empty files are not written, and these tables have offsets.
     assert file.first_offset is not None
     return file.first_offset
-
-
-def _last(file: DataFile) -> int:
-    assert file.last_offset is not None
-    return file.last_offset

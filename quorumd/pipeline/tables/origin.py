@@ -14,6 +14,7 @@ from quorumd.pipeline.source.offset_range import LogBounds, OffsetRange, Snapsho
 from quorumd.pipeline.source.options import (
     CONTROL_RECORDS,
     KAFKA_PREFIX,
+    LOG_RECORDS,
     Options,
     parse_options,
 )
@@ -43,6 +44,7 @@ class LogOrigin:
             "path": self.path,
             "replica": self.replica,
             "timeoutMs": self.timeout_ms,
+            "table": LOG_RECORDS,
         }
         found = {name: str(value) for name, value in given.items() if value is not None}
         return found | {f"{KAFKA_PREFIX}{name}": text for name, text in self.security.items()}

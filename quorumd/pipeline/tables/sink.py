@@ -126,23 +126,42 @@ def write_log(folder: Path, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
     """The files of `records` out of rows of the log, with the facts that the commit needs."""
     written = TaskOutput()
     writer = TableWriter(folder, "records")
-    last = -1
     for rows in batches:
         if not rows.num_rows:
             continue
-        writer.write(rows)
-        offsets = rows.column("offset")
-        at_end = pc.max(offsets).as_py()
-        if at_end >= last:
-            is_last = pc.equal(offsets, at_end)
-            crcs = rows.column("crc").filter(is_last).to_pylist()
-            written.last_crcs = (*(written.last_crcs if at_end == last else ()), *crcs)
-            newest = pc.max(rows.column("timestamp").filter(is_last).cast(pa.int64())).as_py()
-            written.newest_ms = newest // 1000
-            last = at_end
-        written.control += control_rows(rows)
+        is_empty = rows.column("topic").is_null()
+        records = rows.filter(pc.invert(is_empty))
+        writer.write(records)
+        written.control += control_rows(records)
+        written.empty_offsets += _offsets_of(rows.filter(is_empty))
+        _look_at_ends(rows, written)
     written.files = writer.close()
     return written
+
+
+def _offsets_of(empty: pa.RecordBatch) -> int:
+    """How many offsets the rows of batches without records stand for."""
+    counts = pc.subtract(empty.column("offset"), empty.column("batch_base_offset"))
+    return int(pc.sum(counts, min_count=0).as_py()) + len(empty)
+
+
+def _look_at_ends(rows: pa.RecordBatch, written: TaskOutput) -> None:
+    """Takes the first and the last offset of these rows into account."""
+    offsets = rows.column("offset")
+    firsts = pc.if_else(rows.column("topic").is_null(), rows.column("batch_base_offset"), offsets)
+    begin, last = pc.min(firsts).as_py(), pc.max(offsets).as_py()
+    if written.last_offset < 0 or begin < written.first_offset:
+        written.first_offset = begin
+    if last < written.last_offset:
+        return
+    is_last = pc.equal(offsets, last)
+    crcs = rows.column("crc").filter(is_last).to_pylist()
+    written.last_crcs = (*(written.last_crcs if last == written.last_offset else ()), *crcs)
+    # Null is a time that no timestamp can hold.
+    newest = pc.max(rows.column("timestamp").filter(is_last).cast(pa.int64())).as_py()
+    if newest is not None:
+        written.newest_ms = newest // 1000
+    written.last_offset = last
 
 
 def write_derived(folder: Path, batches: Iterator[pa.RecordBatch]) -> list[tuple[str, DataFile]]:
