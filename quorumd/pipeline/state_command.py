@@ -69,15 +69,19 @@ def state(
         raise click.UsageError("Give --as-of-offset or --as-of-time, not both.")
     check_folder(folder)
     spark = build_session("quorumd-pipeline state", master=master)
+    from pyspark.sql.functions import unix_millis
+
     try:
         found = state_as_of(spark, folder, offset=as_of_offset, time=as_of_time)
+        # Python's datetime ends with the year 9999.
+        found = found.withColumn("timestamp", unix_millis("timestamp"))
         for row in found.orderBy("key").toLocalIterator():
             key, value = bytes(row.key), bytes(row.value)
-            time = timestamp_text(round(row.timestamp.timestamp() * 1000))
+            time = None if row.timestamp is None else timestamp_text(row.timestamp)
             if output == "json":
                 row_json = {"key": jsonable(key), "value": jsonable(value), "offset": row.offset}
                 click.echo(to_json({**row_json, "timestamp": time, "epoch": row.epoch}))
             else:
-                click.echo(f"{row.offset:>10}  {time}  {printable(key)}  {printable(value)}")
+                click.echo(f"{row.offset:>10}  {time or '-'}  {printable(key)}  {printable(value)}")
     finally:
         spark.stop()

@@ -102,6 +102,22 @@ def test_the_page_stands_alone_and_tells_all(tables: Path, tmp_path: Path, capsy
     assert "1, 3, 4" in text, "the voters at the end"
 
 
+def test_times_that_no_calendar_has_are_left_out(tmp_path: Path) -> None:
+    log = Log()
+    log.elect(1, [1])
+    for year in (8999, 9998, 290_000, 200_000_000):
+        log.now_ms = round((year - 1970) * 365.2425 * 86_400_000)
+        log.append([(b"k", b"v%d" % year)])
+    with held_output(tmp_path / "tables") as output:
+        log.take(output)
+    facts = read_facts(tmp_path / "tables")
+    assert (facts.records, sum(facts.rate.counts)) == (5, 2)
+    assert facts.first_s == START_MS // 1000
+    page = tmp_path / "page.html"
+    assert run(["report", str(tmp_path / "tables"), "--output", str(page)]) == 0
+    assert "to 8998-12-31" in page.read_text()
+
+
 @pytest.mark.skipif(find_chromium() is None, reason=missing_chromium())
 def test_a_browser_shows_it_without_complaint(tables: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"

@@ -33,6 +33,8 @@ FactRow = dict[str, Any]
 
 BUCKETS_MAX: Final = 160
 _BUCKETS_S: Final = (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 6 * 3600, 86_400)
+_TIME_S_MAX: Final = 221_845_392_000
+"""The year 9000: Python's calendar ends with 9999, and plots need room."""
 _FINDINGS_COLUMNS: Final = ("severity", "kind", "offset", "replicas", "what")
 
 
@@ -55,8 +57,9 @@ class AppendRate:
 class ReportFacts:
     """`last` is the newest manifest of the log; times of the rows are as in the tables.
 
-    `findings` is None without an audit. `keys` is the number of keys with a value, as of
-    `state_end` (exclusive). `records` counts those of control batches, too; `files` are those of `records`.
+    `rate` counts records with a time before the year 9000. `findings` is None without an audit. `keys` is
+    the number of keys with a value, as of `state_end` (exclusive). `records` counts those of control
+    batches, too; `files` are those of `records`.
     """
 
     folder: Path
@@ -118,9 +121,10 @@ def _by_second(folder: Path) -> tuple[Counter[int], int]:
     for batch in ds.dataset(files, schema=RECORDS).to_batches(
         columns=["timestamp", "control_type"]
     ):
-        micros = batch.column("timestamp").cast(pa.int64()).to_numpy()
+        micros = batch.column("timestamp").cast(pa.int64()).drop_null().to_numpy()
         # A record without a time has -1 ms.
-        seconds, counts = np.unique(micros[micros > 0] // 1_000_000, return_counts=True)
+        is_time = (micros > 0) & (micros < _TIME_S_MAX * 1_000_000)
+        seconds, counts = np.unique(micros[is_time] // 1_000_000, return_counts=True)
         found.update(dict(zip(seconds.tolist(), counts.tolist(), strict=True)))
         control += len(batch) - batch.column("control_type").null_count
     return found, control

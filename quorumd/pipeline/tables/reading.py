@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from quorumd.pipeline.tables.schemas import STATE, TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_PATTERN = re.compile(r"[\\*?\[\]{}]")
 
 Folder = str | os.PathLike[str]
 
@@ -110,7 +113,9 @@ def read_range(
     schema = from_arrow_schema(TABLES[table])
     if not paths:
         return spark.createDataFrame([], schema)
-    found = spark.read.schema(schema).parquet(*[f"file://{path.absolute()}" for path in paths])
+    # Spark takes a path for a pattern.
+    literal = [_PATTERN.sub(r"\\\g<0>", str(path.absolute())) for path in paths]
+    found = spark.read.schema(schema).parquet(*[f"file://{path}" for path in literal])
     if start:
         found = found.where(found["offset"] >= start)
     return found if end is None else found.where(found["offset"] < end)
