@@ -55,7 +55,8 @@ class BackupFiles:
 
     def __init__(self, target: Path) -> None:
         """Raises BackupRefused if something is at the target already, or there is nowhere to put it."""
-        self.target = Path(os.path.abspath(target))
+        # A rename would take a link for a file that is in the way.
+        self.target = Path(os.path.realpath(target))
         self._folder = self.target.with_name(f".{self.target.name}.part")
         self._lock = -1
         self._is_finished = False

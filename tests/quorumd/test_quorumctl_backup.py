@@ -169,6 +169,21 @@ def test_an_empty_directory_may_be_there_already(
     check(target, quorum.quorum)
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_to_a_directory_leads_to_where_the_backup_is(
+    quorum: QuorumThread, quorumctl: Run, target: Path, tmp_path: Path, is_there: bool
+) -> None:
+    quorum.call(fill)
+    if is_there:
+        target.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    done = quorumctl("backup", link)
+    assert (done.code, done.err) == (0, "")
+    check(target, quorum.quorum)
+    assert link.is_symlink()
+
+
 # --- what it survives
 
 
