@@ -277,20 +277,50 @@ def test_many_empty_batches_among_good_ones_are_read_in_a_few_looks(
     assert len(looks) <= 3
 
 
-def test_a_compressed_record_that_claims_an_offset_outside_is_moved_inside() -> None:
+@pytest.mark.parametrize("deltas", [(-1, 10, 2), (0, 0, 0), (2, 1, 0)])
+def test_the_offset_of_a_compressed_record_is_its_place_whatever_it_claims(
+    deltas: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = batch_claiming(deltas, 10, last_delta=2)
+    keys = [b"0", b"1", b"2"]
+    packed = batch_claiming(deltas, 10, last_delta=2, codec=CompressionType.GZIP)
+    for rows_max in (rows.ROWS_MAX, 2):
+        monkeypatch.setattr(rows, "ROWS_MAX", rows_max)
+        found = parsed(numbered(10) + packed + packed_behind(packed, 13))
+        assert [row.offset for row in found] == list(range(16))
+        assert [row.key for row in found[10:]] == 2 * keys
+        assert [row.key for row in parsed(numbered(10) + packed, 11, 12)] == [b"1"]
+    with pytest.raises(DamagedBatch, match="do not ascend"):
+        parsed(plain)
+
+
+def test_a_compressed_record_of_fewer_than_offsets_that_claims_one_outside_is_moved_inside() -> (
+    None
+):
+    packed = batch_claiming((-1, 10, 2), 10, last_delta=5, codec=CompressionType.GZIP)
+    assert [row.offset for row in parsed(packed)] == [10, 15, 12]
+
+
+def batch_claiming(
+    deltas: tuple[int, ...], base_offset: int, *, last_delta: int, codec: int = 0
+) -> bytes:
+    """A batch whose records claim these offset deltas (of less than 64)."""
     from quorumd.wire.compression import pack
 
-    plain = build_batch([Record(timestamp=NOW, key=b"%d" % i) for i in range(3)], base_offset=10)
+    records = [Record(timestamp=NOW, key=b"%d" % i) for i in range(len(deltas))]
+    plain = build_batch(records, base_offset=base_offset)
     payload = bytearray(plain[61:])
-    step = len(payload) // 3
-    payload[3], payload[step + 3] = 1, 20  # deltas -1 and 10
-    packed = pack(CompressionType.GZIP, bytes(payload))
+    step = len(payload) // len(deltas)
+    for i, delta in enumerate(deltas):
+        payload[i * step + 3] = 2 * delta if delta >= 0 else -2 * delta - 1
+    packed = pack(codec, bytes(payload)) if codec else bytes(payload)
     batch = plain[:8] + (49 + len(packed)).to_bytes(4, "big") + plain[12:61] + packed
-    found = parsed(patched(batch, 22, b"\x01"))
-    assert [row.offset for row in found] == [10, 12, 12]
-    plain_batch = with_crc(plain[:61] + bytes(payload))
-    with pytest.raises(DamagedBatch, match="do not ascend"):
-        parsed(plain_batch)
+    return patched(patched(batch, 22, bytes([codec])), 23, last_delta.to_bytes(4, "big"))
+
+
+def packed_behind(batch: bytes, base_offset: int) -> bytes:
+    """The batch at another offset, which its CRC does not cover."""
+    return base_offset.to_bytes(8, "big") + batch[8:]
 
 
 def test_an_unknown_codec_is_damage() -> None:

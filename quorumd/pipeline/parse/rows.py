@@ -1,8 +1,9 @@
 """The records of a group of batches: their fields, and the offset and time that each has.
 
 An uncompressed batch was checked before it came into the log, so whatever is wrong with its
-records is damage. A compressed one was not: it is empty if it does not unpack to its records, and a
-record in it that claims an offset outside is moved to the nearest inside, as quorumd.wire.keyed_records does.
+records is damage. A compressed one was not: it is empty if it does not unpack to its records. If it has as
+many as offsets, as each that a leader took, their places are their offsets, whatever they claim: so each
+offset is there once. Else a record that claims an offset outside is moved to the nearest inside.
 """
 
 from __future__ import annotations
@@ -88,7 +89,12 @@ def _read(group: PayloadGroup, rows: WalkedRecords, at: int) -> ParsedRecords:
     fields = read_fields(data, rows.starts[some], rows.ends[some])
     deltas = fields.offset_deltas
     if batches.codecs.any():
-        inside = np.clip(deltas, 0, batches.field("last_offset_delta")[batch])
+        last_deltas = batches.field("last_offset_delta")
+        inside = np.clip(deltas, 0, last_deltas[batch])
+        first_rows = np.searchsorted(rows.batch, np.arange(len(batches)))
+        places = np.arange(at, at + len(batch)) - first_rows[batch]
+        is_full = batches.field("record_count") == last_deltas + 1
+        inside = np.where(is_full[batch], places, inside)
         deltas = np.where(batches.codecs[batch] != 0, inside, deltas)
     timestamps = batches.field("base_timestamp")[batch] + fields.timestamp_deltas
     if batches.is_append_time.any():
