@@ -165,6 +165,7 @@ def outcome(key: int, version: int, body: bytes) -> list[object]:
         produce_handler=produce,
         raft_handler=raft,
         fetch_handler=SimpleNamespace(fetch=heard.consumer),
+        catch_up=lambda: None,
     )
     header = encode_request_header(key, version, 7, "tests")
     request = InboundRequest(heard, key, version, 7, header + body, len(header), 0)

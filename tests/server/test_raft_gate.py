@@ -96,6 +96,7 @@ def ask(
         view=view,
         produce_handler=SimpleNamespace(handle=reach),
         offsets_handler=SimpleNamespace(offset_for_leader_epoch=reach),
+        catch_up=lambda: None,
     )
     gate = RaftGate(rights, lambda replica_id: replica_id in behind, metrics)
     dispatch = Dispatch(cast(Partition, partition), metrics, gate)
