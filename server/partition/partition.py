@@ -267,11 +267,7 @@ class Partition:
             raise
 
     def _on_timer(self) -> None:
-        try:
-            self.driver.on_timer()
-        except BaseException as error:
-            self.end_process(error)
-            raise
+        self._guarded(self.driver.on_timer)
 
     def catch_up(self) -> None:
         """For a read: who stood still for longer than its check quorum has to learn that first."""
