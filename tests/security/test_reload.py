@@ -366,17 +366,23 @@ def test_a_watcher_tells_what_it_sees(
     asyncio.run(run())
 
 
+def held_up(watched: WatchedSet, wait_s: float) -> threading.Event:
+    """Its check waits for this event, and fails after so long."""
+    let = threading.Event()
+
+    def check(material: Material) -> list[tuple[str, str]]:
+        assert let.wait(wait_s)
+        return []
+
+    watched.check = check
+    return let
+
+
 def test_who_asks_need_not_wait_and_the_loop_goes_on_meanwhile(
     files: Files, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reload, "CHECK_S", 3600.0)
-    let = threading.Event()
-
-    def check(material: Material) -> list[tuple[str, str]]:
-        assert let.wait(20)
-        return []
-
-    files.watched.check = check
+    let = held_up(files.watched, 20)
 
     async def run() -> None:
         told = Told()
@@ -434,13 +440,7 @@ def test_a_check_that_hangs_is_told_and_holds_up_nothing_else(
     monkeypatch.setattr(reload, "SLOW_S", 0.05)
     side = Credentials(files.tls, is_server=True)
     other = WatchedSet(TlsPort("OTHER", "", files.tls), [side], sound)
-    let = threading.Event()
-
-    def check(material: Material) -> list[tuple[str, str]]:
-        assert let.wait(60)
-        return []
-
-    files.watched.check = check
+    let = held_up(files.watched, 60)
 
     async def run() -> None:
         told = Told()
