@@ -25,7 +25,7 @@ from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.unhandled import unawaited
-from quorumd.server.net.displacement import oldest_of_crowd
+from quorumd.server.net.displacement import ConnectionsByAddress
 from quorumd.server.net.listeners import listen_error
 from quorumd.server.net.sockets import ends_of
 
@@ -153,7 +153,7 @@ class HttpServer:
         self._metrics = metrics
         self._server: asyncio.Server | None = None
         self._failure_lines = RateLimit(per_second=0.1, burst=5)
-        self._tasks: dict[asyncio.Task[None], str] = {}
+        self._tasks: ConnectionsByAddress[asyncio.Task[None]] = ConnectionsByAddress()
         """One for each connection, with its address, the oldest first."""
         self._pages: Pages = {
             "/metrics": self._metrics_page,
@@ -199,18 +199,18 @@ class HttpServer:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._tasks) >= CONNECTIONS_MAX:
-            oldest = oldest_of_crowd(self._tasks)
+            oldest = self._tasks.oldest_of_crowd()
             assert oldest is not None, "there is one at least"
-            del self._tasks[oldest]
+            self._tasks.discard(oldest)
             oldest.cancel()
         # For `drain`: everything is sent before the end of it is.
         writer.transport.set_write_buffer_limits(high=0)
         task = unawaited(asyncio.get_running_loop().create_task(self._serve(reader, writer)))
-        self._tasks[task] = ends_of(writer.transport).ip
+        self._tasks.add(task, ends_of(writer.transport).ip)
 
         def end(ended: asyncio.Task[None]) -> None:
             # Not in the task: one that is cancelled before its first turn runs no line.
-            self._tasks.pop(ended, None)
+            self._tasks.discard(ended)
             writer.transport.abort()
 
         task.add_done_callback(end)

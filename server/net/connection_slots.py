@@ -21,7 +21,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from quorumd.security.identity import Identity
 from quorumd.server.net.connection_state import CloseReason
-from quorumd.server.net.displacement import oldest_of_crowd
+from quorumd.server.net.displacement import ConnectionsByAddress
 from quorumd.wire.registry import API_VERSIONS_KEY
 
 NEW_MAX: Final = 1_024
@@ -131,10 +131,9 @@ class ConnectionSlots(Generic[C]):
         self._new_max = new_max
         self._may_speak_for = may_speak_for
         self._is_behind = is_behind
-        self._pools: dict[_Pool, dict[C, None]] = {
-            _NEW_FROM_ELSEWHERE: {},
-            _NEW_FROM_QUORUM: {},
-            _CLIENTS: {},
+        self._pools: dict[_Pool, ConnectionsByAddress[C]] = {
+            pool: ConnectionsByAddress()
+            for pool in (_NEW_FROM_ELSEWHERE, _NEW_FROM_QUORUM, _CLIENTS)
         }
         self._pool_of: dict[C, _Pool] = {}
         self._seen_ns: dict[C, int] = {}
@@ -151,7 +150,7 @@ class ConnectionSlots(Generic[C]):
         is_of_quorum = connection.is_local or self.has_voters_ip(connection)
         pool = _NEW_FROM_QUORUM if is_of_quorum else _NEW_FROM_ELSEWHERE
         if len(elsewhere) + len(quorum) >= self._new_max:
-            oldest = oldest_of_crowd({each: each.ip for each in elsewhere})
+            oldest = elsewhere.oldest_of_crowd()
             if oldest is None and pool is _NEW_FROM_QUORUM:
                 oldest = next(iter(quorum), None)
             if oldest is None:
@@ -200,7 +199,7 @@ class ConnectionSlots(Generic[C]):
         """Free the slot of a connection that is closed or about to be; it may have none."""
         pool = self._pool_of.pop(connection, None)
         if pool is not None:
-            del self._pools[pool][connection]
+            self._pools[pool].discard(connection)
             self._counts[pool.kind] -= 1
 
     def sweep(self, now_ns: int) -> None:
@@ -253,7 +252,9 @@ class ConnectionSlots(Generic[C]):
         return self._known is not None and self._known.is_ip_of(replica_id, connection.ip)
 
     def _has_free_slot(self, pool: _Pool) -> bool:
-        held = self._pools.setdefault(pool, {})
+        held = self._pools.get(pool)
+        if held is None:
+            held = self._pools[pool] = ConnectionsByAddress()
         if pool is _CLIENTS:
             return len(held) < self._max_clients
         return len(held) < _RESERVED[pool.kind]
@@ -308,7 +309,7 @@ class ConnectionSlots(Generic[C]):
         return None
 
     def _put(self, connection: C, pool: _Pool) -> None:
-        self._pools[pool][connection] = None
+        self._pools[pool].add(connection, connection.ip)
         self._pool_of[connection] = pool
         self._counts[pool.kind] += 1
 

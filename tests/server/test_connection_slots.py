@@ -153,6 +153,29 @@ def test_a_storm_of_new_connections_displaces_its_own_and_not_those_of_other_add
     assert storm[93].closed == [CloseReason.DISPLACED]
 
 
+def test_to_displace_a_connection_takes_no_longer_the_more_there_are() -> None:
+    seen = 0
+
+    class Ip(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            nonlocal seen
+            seen += 1
+            return super().__hash__()
+
+    def looks(new_max: int) -> int:
+        nonlocal seen
+        node = NodeSlots(new_max=new_max)
+        for _ in range(new_max):
+            node.enter(ip=Ip("10.0.0.66"))
+        seen = 0
+        node.enter(ip=Ip("10.0.0.66"))
+        return seen
+
+    assert 0 < looks(100) == looks(4)
+
+
 def test_new_connections_of_a_voters_address_are_not_displaced_by_others() -> None:
     node = NodeSlots(new_max=2)
     voter, other = node.enter(ip="10.0.0.2"), node.enter()
