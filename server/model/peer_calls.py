@@ -62,14 +62,15 @@ class PeerCall:
     """A request to be sent: `build(version, correlation id)` makes its frame, length and header included,
     or raises StaleRequest.
 
-    Exactly one of `responded(version, frame, body position, address)` and `failed(reason, error)` is
-    called; `error` is the name of a Kafka error code, or None. `responded` returns True if the response shows
-    that the peer is at that address, False if it shows another node, None if it shows neither.
+    Exactly one of `responded(version, frame, body position, address, is_trusted)` and `failed(reason, error)`
+    is called; `error` is the name of a Kafka error code, or None. An address is trusted if the node there is
+    taken for the peer. `responded` returns True if the response shows that the peer is at that address, False
+    if it shows another node, None if it shows neither.
     """
 
     api_key: int
     max_version: int
     build: Callable[[int, int], bytes]
-    responded: Callable[[int, bytes, int, Address], bool | None]
+    responded: Callable[[int, bytes, int, Address, bool], bool | None]
     failed: Callable[[str, str | None], None]
     timeout_ms: int

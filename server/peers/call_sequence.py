@@ -101,7 +101,7 @@ class CallSequence:
         if self._alarm is None or deadline < self._alarm_at:
             self._arm(deadline)
 
-    def take(self, frame: bytes, address: Address) -> bool | None:
+    def take(self, frame: bytes, address: Address, *, is_trusted: bool) -> bool | None:
         """A response from this address. Returns what `PeerCall.responded` says of the peer.
 
         Raises MalformedMessage if it is none to what was asked.
@@ -115,7 +115,7 @@ class CallSequence:
             raise MalformedMessage(f"correlation id {correlation_id}, not {pending.correlation_id}")
         self._pending.popleft()
         self.has_responded = True
-        return call.responded(pending.version, frame, body_at, address)
+        return call.responded(pending.version, frame, body_at, address, is_trusted)
 
     def fail_all(self, reason: str) -> None:
         """No response comes any more."""

@@ -229,8 +229,10 @@ class Outbound:
             self._changes.discard(channel)
             channel.discard()
 
-        def responded(version: int, frame: bytes, at: int, address: Address) -> None:
-            call.responded(version, frame, at, address)
+        def responded(
+            version: int, frame: bytes, at: int, address: Address, is_trusted: bool
+        ) -> None:
+            call.responded(version, frame, at, address, is_trusted)
             end()
 
         def failed(reason: str, error: str | None) -> None:
@@ -377,7 +379,9 @@ class Outbound:
             )
             return b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body))
 
-        def responded(version: int, frame: bytes, at: int, address: Address) -> None:
+        def responded(
+            version: int, frame: bytes, at: int, address: Address, is_trusted: bool
+        ) -> None:
             self._forwarded_bytes -= size_bytes
             header = encode_response_header(request.api_key, version, request.correlation_id)
             length = len(header) + len(frame) - at
@@ -425,7 +429,7 @@ class Outbound:
             api_key=key,
             max_version=version,
             build=build,
-            responded=lambda known, frame, at, address: responded(frame, at),
+            responded=lambda known, frame, at, address, is_trusted: responded(frame, at),
             failed=lambda reason, error: failed(reason),
             timeout_ms=self._settings.request_timeout_ms,
         )
@@ -442,6 +446,7 @@ class Outbound:
         frame: bytes,
         at: int,
         address: Address,
+        is_trusted: bool,
     ) -> bool | None:
         try:
             event = self._event(key, request_id, version, frame, at)
@@ -453,10 +458,13 @@ class Outbound:
             event.error == NO_RIGHT or links.refusals or links.hang_ups
         ):
             links.note_response(self._in_words(to), event.error)
-        self._handle(event)
-        self.addresses.note(to, event)
+        addresses, heard = self.addresses, event
+        if not is_trusted and addresses.refuses_for_leader(to, event):
+            heard = RequestFailed(request_id=request_id, reason="another node may have responded")
+        self._handle(heard)
+        addresses.note(to, event)
         names_receiver = key in (VOTE, BEGIN_QUORUM_EPOCH) and version > 0
-        return self.addresses.is_from(to, address, event, names_receiver=names_receiver)
+        return addresses.is_from(to, address, event, names_receiver=names_receiver)
 
     def _on_failure(self, request_id: int, reason: str, error: str | None) -> None:
         self._handle(RequestFailed(request_id=request_id, reason=reason, error=error))

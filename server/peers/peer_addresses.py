@@ -154,6 +154,22 @@ class PeerAddresses:
             self._heard_of = of
             self._noted = None if isinstance(to, BootstrapServer) else event.hint
 
+    def refuses_for_leader(self, to: Peer, event: Event) -> bool:
+        """True if this says that the leader leads no more, unless it comes from another node.
+
+        The leader says so when it has resigned, and so does every other replica, which names the leader. From
+        an address where the leader has not been found it must not be taken for the leader's word.
+        """
+        return (
+            isinstance(event, HINTING)
+            and event.error == KafkaError.NOT_LEADER_OR_FOLLOWER
+            and isinstance(to, ReplicaKey)
+            and self._node.leader == to
+            and event.hint is not None
+            and event.hint.epoch == self._node.epoch
+            and event.hint.leader_id in (None, to.id)
+        )
+
     def is_from(
         self, to: Peer, address: Address, event: Event, *, names_receiver: bool
     ) -> bool | None:

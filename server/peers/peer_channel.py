@@ -339,7 +339,7 @@ class TcpPeerChannel:
 
     def on_frame(self, frame: bytes) -> None:
         """A response. Raises MalformedMessage if it is none to what was asked."""
-        is_peer = self._calls.take(frame, self._address)
+        is_peer = self._calls.take(frame, self._address, is_trusted=self._is_trusted)
         if is_peer is True:
             if not self._is_trusted:
                 self._confirm()

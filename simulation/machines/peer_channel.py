@@ -308,7 +308,7 @@ class SimPeerChannel:
         pending.timer.cancel()
         call, version = pending.call, pending.version
         _, body_at = decode_response_header(call.api_key, version, frame)
-        is_peer = call.responded(version, frame, body_at, self._address)
+        is_peer = call.responded(version, frame, body_at, self._address, self._is_trusted)
         if of_leader is not None and of_leader == self._process.following:
             self._note_heard(version, frame, body_at)
         if is_peer is False and self.is_up:

@@ -132,6 +132,7 @@ class Owner:
     refusals: int = 0
     outcomes: list[tuple[Any, ...]] = field(default_factory=list)
     answered_at: list[Address] = field(default_factory=list)
+    trusted: list[bool] = field(default_factory=list)
     security: LinkSecurity | None = None
     peer_id: int | None = 2
     unreachable: list[tuple[Address, BaseException]] = field(default_factory=list)
@@ -188,9 +189,12 @@ class Owner:
                 raise StaleRequest("not wanted any more")
             return request_frame(VOTE, message, version, correlation_id, "raft-client-1")
 
-        def answered(version: int, data: bytes, at: int, address: Address) -> bool | None:
+        def answered(
+            version: int, data: bytes, at: int, address: Address, is_trusted: bool
+        ) -> bool | None:
             answer = decode(VoteResponse, version, data, at)
             self.answered_at.append(address)
+            self.trusted.append(is_trusted)
             self.outcomes.append((name, "answered", version, answer.error_code))
             return {ITSELF: True, SOMEBODY_ELSE: False}.get(answer.error_code)
 

@@ -25,7 +25,9 @@ def answer(call: PeerCall, error: int, *, of_partition: bool) -> None:
     make = fetch_answer if call.api_key == FETCH_KEY else vote_answer
     inside, outside = (error, 0) if of_partition else (0, error)
     version = VERSIONS[call.api_key]
-    call.responded(version, encode(make(inside, -1, top_level=outside), version), 0, ("two", 1))
+    call.responded(
+        version, encode(make(inside, -1, top_level=outside), version), 0, ("two", 1), True
+    )
 
 
 @pytest.mark.parametrize("of_partition", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -22,7 +23,14 @@ from quorumd.raft.effects import (
     SendRequest,
     Vote,
 )
-from quorumd.raft.events import ConnectionLost, ConnectionMade, ConnectionRefused, Event
+from quorumd.raft.events import (
+    ConnectionLost,
+    ConnectionMade,
+    ConnectionRefused,
+    Event,
+    FetchResponseReceived,
+    RequestFailed,
+)
 from quorumd.raft.log_view import LogView, VoterEntry
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import Address, Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
@@ -165,13 +173,15 @@ class Sender:
         return link
 
     def ask(
-        self, peer: Peer, request: Any, address: Address = ("two", 1)
+        self, peer: Peer, request: Any, address: Address = ("two", 1), *, is_trusted: bool = True
     ) -> Callable[[int, Message], bool | None]:
         """Send a request; what comes back takes version and answer, and says whose answer it was."""
         self.outbound.send_request(SendRequest(request_id=1, to=peer, request=request, after=0))
         link = next(link for link in self.links if link.calls)
         call = link.calls[-1]
-        return lambda version, answer: call.responded(version, encode(answer, version), 0, address)
+        return lambda version, answer: call.responded(
+            version, encode(answer, version), 0, address, is_trusted
+        )
 
 
 FETCH = Fetch(epoch=EPOCH, position=OffsetAndEpoch(0, 0), high_watermark=-1)
@@ -391,7 +401,7 @@ def test_so_much_waits_for_a_leader_that_does_not_respond_and_no_more() -> None:
     assert refused == [4, 5]
     calls = sender.links[-1].calls
     calls[0].failed("the connection was lost", None)
-    calls[1].responded(0, b"response", 0, ("two", 1))
+    calls[1].responded(0, b"response", 0, ("two", 1), True)
     for number in range(10, 13):
         ask(number)
     assert refused == [4, 5, 0, 12]
@@ -484,6 +494,27 @@ def test_a_leader_with_one_address_is_not_given_up_because_it_resigns(named: int
     sender.lead(key(2), "two")
     answer = fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, named)
     assert sender.ask(key(2), FETCH)(FETCH_VERSION, answer) is UNTOLD
+
+
+@pytest.mark.parametrize("named", [2, -1])
+def test_only_from_where_the_leader_was_found_its_refusal_is_its_own(named: int) -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")), Voter(key(3), at("three")))
+    sender.lead(key(2), "two")
+    answer = fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, named)
+    ask = partial(sender.ask, key(2), FETCH, address=("three", 1))
+    assert ask(is_trusted=False)(FETCH_VERSION, answer) is SOMEBODY_ELSE
+    assert isinstance(sender.events[-1], RequestFailed)
+    ask(is_trusted=True)(FETCH_VERSION, answer)
+    assert isinstance(sender.events[-1], FetchResponseReceived)
+
+
+@pytest.mark.parametrize(("named", "epoch"), [(3, EPOCH), (2, EPOCH + 1), (-1, EPOCH + 1)])
+def test_news_of_an_epoch_or_a_leader_counts_wherever_it_comes_from(named: int, epoch: int) -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")), Voter(key(3), at("three")))
+    sender.lead(key(2), "two")
+    answer = fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, named, epoch=epoch)
+    sender.ask(key(2), FETCH, address=("three", 1), is_trusted=False)(FETCH_VERSION, answer)
+    assert isinstance(sender.events[-1], FetchResponseReceived)
 
 
 def test_who_answers_at_an_address_that_the_leader_has_left_is_somebody_else() -> None:

@@ -331,6 +331,7 @@ def test_a_voter_is_found_behind_others_that_are_not_it() -> None:
                 writer.transport.abort()
             await until(lambda: owner.ups == 2)
             assert await asked(owner, "again") == ("answered", ITSELF)
+            assert owner.trusted == [False, False, False, True]
             assert (first.connections, second.connections) == (1, 1)
             assert owner.refusals == refusals, "where it was found is an address of its own"
 

@@ -31,6 +31,8 @@ REGRESSIONS = {
     760488: "a look-up by time missed a committed record that the leader's slow disk had not got yet",
     742148: "a look-up by time believed a header in which a bit had flipped, and found nothing",
     913476: "a disk's call hung for longer than what was late was waited for: its leader was deposed",
+    926444: "an observer, asked where the leader was not, said that it did not lead: a voter campaigned",
+    926027: "the same, and an observer granted a pre-vote",
     730261: "a leader, asked to hand over to itself, had lost its voters when its response left",
 }
 """Seeds of changing voters that have found something since the newest faults are in, and what that was. What
