@@ -53,7 +53,8 @@ def build(where: str = "") -> Iterator[Build]:
         yield _of_tree(path.resolve(), where)
     elif path.is_file():
         python = str(path.absolute())
-        built = _described(where, python, "quorumd.server.main", {})
+        # What the caller's PYTHONPATH has would come before what is installed there.
+        built = _described(where, python, "quorumd.server.main", {"PYTHONPATH": ""})
         commit = _output([python, "-c", _REVISION], built.environ, where)
         yield built._replace(name=where if commit == "unknown" else _short(commit))
     else:

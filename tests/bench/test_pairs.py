@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -53,11 +54,15 @@ def test_quartiles() -> None:
 
 
 @pytest.mark.long
-def test_what_a_python_has_installed_is_named_by_its_commit() -> None:
+def test_what_a_python_has_installed_is_named_by_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "quorumd.py").write_text("raise ImportError('of PYTHONPATH')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with build(sys.executable) as installed, build() as own:
         assert installed.name.partition("-")[0] == own.name.partition("-")[0]
         assert installed.command[0] == sys.executable
-        assert "PYTHONPATH" not in installed.environ
+        assert not installed.environ["PYTHONPATH"]
 
 
 def test_a_build_is_this_tree_or_another_folder_and_nothing_else_is() -> None:
