@@ -74,6 +74,8 @@ def key_problem(reason: str) -> str:
         return "the key of a certificate is too weak: take RSA of 2048 bits or more, or ECDSA P-256"
     if reason in ("CA_MD_TOO_WEAK", "EE_MD_TOO_WEAK"):
         return "a certificate is signed with SHA-1 or MD5, which is too weak: have it issued with SHA-256"
+    if reason == "NO_CERTIFICATE_ASSIGNED":
+        return "its key is of a kind that is not taken here, as RSA-PSS: take one for RSA, ECDSA or Ed25519"
     return f"OpenSSL does not take the keys: {reason}"
 
 

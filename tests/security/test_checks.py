@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,17 @@ def test_weak_keys(tmp_path: Path) -> None:
     authority = Authority("weak", key=weak)
     tls = configured(tmp_path, authority.issue("node", HOSTS), authority)
     assert "too weak" in only(problems(tls), "ssl.keystore.location")
+
+
+def test_a_key_for_rsa_pss_alone(tmp_path: Path) -> None:
+    store = tmp_path / "store.pem"
+    command = "openssl req -x509 -newkey rsa-pss -pkeyopt rsa_keygen_bits:2048 -nodes -subj /CN=me"
+    pem = subprocess.run([*command.split(), "-keyout", "-"], check=True, capture_output=True).stdout
+    store.write_bytes(pem)
+    store.chmod(0o600)
+    tls = TlsConfig(ssl_keystore_location=store, ssl_truststore_location=store)
+    found = problems(tls, hosts=(), is_peers=False)
+    assert "take one for RSA, ECDSA or Ed25519" in only(found, "ssl.keystore.location")
 
 
 def test_a_client_may_have_another_ca_than_the_listener(tmp_path: Path) -> None:
