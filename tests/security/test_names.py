@@ -192,6 +192,7 @@ KAFKAS_EXAMPLE = (
         ("RULE:CN=([^,]{1,3}),.*/$12/", "CN=abc,O=x", "abc2"),
         ("RULE:" + "(.)" * 11 + "/$11$1$12/", "abcdefghijk", "kaa2"),
         ("RULE:(a)|b/<$1>/", "b", "<>"),
+        ("RULE:(a|aba)/<$1>/", "aba", "<a>b<a>"),
     ],
 )
 def test_rules_as_in_kafka(rules: str, subject: str, user: str) -> None:

@@ -164,6 +164,35 @@ def test_what_came_with_the_last_of_a_handshake_waits_for_a_paused_protocol(site
     run(work())
 
 
+def test_a_protocol_learns_that_what_it_writes_is_not_read(site: Site) -> None:
+    class Writing(Above):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pauses: list[bool] = []
+
+        def pause_writing(self) -> None:
+            self.pauses.append(True)
+
+        def resume_writing(self) -> None:
+            self.pauses.append(False)
+
+    async def work() -> None:
+        async with site.serving():
+            site.make = Writing
+            peer = await site.dial()
+            await peer.shake()
+            await until(lambda: bool(site.secured))
+            [above] = site.above
+            assert isinstance(above, Writing)
+            above.transport.write(bytes(16 << 20))
+            await until(lambda: above.pauses == [True])
+            assert len(await peer.read(16 << 20)) == 16 << 20
+            await until(lambda: above.pauses == [True, False])
+            peer.writer.close()
+
+    run(work())
+
+
 # -- ends
 
 
