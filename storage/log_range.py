@@ -75,7 +75,7 @@ class LogRange:
         """About as much will be read: the files from first to last."""
         self.read_bytes = 0
 
-    def chunks(self) -> Iterator[RangeChunk]:
+    def chunks(self) -> Generator[RangeChunk, None, None]:
         """All batches, in chunks of some hundred KiB. Raises UnsuitableOffset, DamagedLog, DiskFailed."""
         try:
             for base_offset in self._bases:

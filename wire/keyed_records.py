@@ -14,30 +14,31 @@ Source of the record format: KIP-98; Apache Kafka 4.3, DefaultRecord.
 from __future__ import annotations
 
 from struct import Struct
+from typing import Final
 
 from quorumd.wire.batch_header import APPEND_TIME_BIT, BatchHeader
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.record_walk import run_of_equals
 from quorumd.wire.varints import encode_varint, read_rest, read_rest_long, read_varlong
 
-OFFSET_HEADER = b"quorumd.offset"
+OFFSET_HEADER: Final = b"quorumd.offset"
 """The header that a snapshot adds to each record: the offset that it had, as decimal ASCII."""
-DELETED = b""
-COMPLETE = -(1 << 63)
-REFERENCE_BYTES = 16
+DELETED: Final = b""
+COMPLETE: Final = -(1 << 63)
+REFERENCE_BYTES: Final = 16
 """What is held of a record has more bytes; as many are free to stand for one that lies elsewhere."""
 
-PREFIX = Struct(">Qq")
+PREFIX: Final = Struct(">Qq")
 """Timestamp (ms; that of a record may be beyond 64 bits, and wraps around as it does for readers) and
 offset."""
-BITS_64 = (1 << 64) - 1
-ONE_HEADER = b"\x02" + encode_varint(len(OFFSET_HEADER)) + OFFSET_HEADER
+BITS_64: Final = (1 << 64) - 1
+ONE_HEADER: Final = b"\x02" + encode_varint(len(OFFSET_HEADER)) + OFFSET_HEADER
 """One header, `OFFSET_HEADER`, up to its value."""
 
-_RECORD_BYTES_MIN = 6
-_RUN_RECORDS_MIN = 4
-_RUN_RECORDS_MAX = 512
-_ANY_TIMESTAMP = 1 << 70
+_RECORD_BYTES_MIN: Final = 6
+_RUN_RECORDS_MIN: Final = 4
+_RUN_RECORDS_MAX: Final = 512
+_ANY_TIMESTAMP: Final = 1 << 70
 
 
 def take_records(

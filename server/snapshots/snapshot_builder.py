@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quorumd.raft.types import SnapshotId
 from quorumd.server.model.producer_state import ProducerState
@@ -33,13 +33,13 @@ from quorumd.wire.keyed_records import take_records
 from quorumd.wire.records import RECORD_BYTES_MAX
 from quorumd.wire.snapshot_records import RecordPacker
 
-DEFAULT_MEMORY_BYTES = 64 << 20
-STEP_RECORDS = 2048
-STEP_BYTES = 64 << 10
-LARGE_BATCH_BYTES = 1 << 20
+DEFAULT_MEMORY_BYTES: Final = 64 << 20
+STEP_RECORDS: Final = 2048
+STEP_BYTES: Final = 64 << 10
+LARGE_BATCH_BYTES: Final = 1 << 20
 
-_STATE_TYPES = (ControlType.KRAFT_VERSION, ControlType.KRAFT_VOTERS)
-_LEAST_TIMESTAMP = -(1 << 63)
+_STATE_TYPES: Final = (ControlType.KRAFT_VERSION, ControlType.KRAFT_VOTERS)
+_LEAST_TIMESTAMP: Final = -(1 << 63)
 
 
 class BuildProgress(NamedTuple):
