@@ -185,8 +185,8 @@ class Config:
         WholeNumber(1, _MAX_TOTAL_BYTES, "bytes"),
         section="snapshots and retention",
         default=20 << 20,
-        doc="A snapshot of the state is taken after so many bytes of new records, but not before nine times "
-        "as long as the last one took has passed, 30 s at most.",
+        doc="A snapshot of the state is taken after so many bytes of new records, but not before 19 times "
+        "as long as the last one took has passed, 60 s at most.",
     )
     snapshot_interval_ms: int = key(
         WholeNumber(1_000, _TEN_YEARS_MS, "milliseconds"),

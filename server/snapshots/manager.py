@@ -33,9 +33,9 @@ LOG = Logger("snapshots")
 CLEAN_INTERVAL_S = 5.0
 RETRY_MIN_S, RETRY_MAX_S = 5.0, 60.0
 """After a build that failed, doubled with every further one; those that operators ask for do not count."""
-REST_RATIO, REST_MAX_S = 9, 30.0
+REST_RATIO, REST_MAX_S = 19, 60.0
 """After a build, new bytes begin no other one for so many times as long as it took: what they ask for, in a
-tenth of the time of one processor."""
+twentieth of the time of one processor."""
 RESIGN_INTERVAL_S = 60.0
 """Between two leaderships that are given away for a snapshot that can't be repaired."""
 
