@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.sim, pytest.mark.timeout(600)]
 SPLITS = frozenset({"deposed leader", "power loss at a write", "snapshot asked for"})
 DAMAGE = frozenset({"bit flip", "stale sector", "misplaced sector", "deposed leader"})
 RUNS = {
-    "fixed voters": (range(6, 9), Options(membership=False)),
+    "fixed voters": (range(28, 31), Options(membership=False)),
     "changing voters": (range(1, 3), Options()),
     "splits": (range(1, 8), Options(faults=SPLITS)),
     "damage": (range(1, 6), Options(membership=False, faults=DAMAGE)),
