@@ -5,7 +5,6 @@ The same checks are made at start, when files have changed, and by `quorumd cert
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +20,12 @@ from quorumd.security.explanations import (
     Failure,
     crl_problem,
     described,
-    hosts_of,
     key_place,
     presented_chain,
     trust_place,
     validity_problem,
 )
+from quorumd.security.host_names import names_and_not, unnamed_hosts
 from quorumd.security.mapping_rules import BadRule, rules_of
 from quorumd.security.material import (
     CRL,
@@ -162,13 +161,12 @@ class _Checks:
     def _hosts(self) -> Iterator[KeyProblem]:
         if not self.is_server:
             return
-        names = hosts_of(self.material.chain[0])
-        missing = [host for host in self.hosts if not any(_names(name, host) for name in names)]
-        if missing:
+        own = self.material.chain[0]
+        if missing := unnamed_hosts(own, self.hosts):
             text = (
-                f"the certificate in {key_place(self.tls)} names {', '.join(names) or 'no host'}, not "
-                f"{', '.join(missing)}, where others reach {self.listener}: have it issued with these as "
-                "subject alternative names (the CN does not count)"
+                f"the certificate in {key_place(self.tls)} {names_and_not(own, missing)}, where others reach "
+                f"{self.listener}: have it issued with these as subject alternative names (the CN does not "
+                "count)"
             )
             yield KEYSTORE, text
 
@@ -215,11 +213,25 @@ class _Checks:
         for crl in crls:
             if problem := crl_problem(crl):
                 yield CRL, f"in {path} {problem}, so that nobody would be let in: fetch a new one"
+            if _is_delta(crl):
+                issuer = crl.issuer.rfc4514_string()
+                held = f"{path} holds a delta of the revocation list of {issuer}"
+                yield (
+                    CRL,
+                    f"{held}, and deltas are not applied: put the CA's newest whole list there",
+                )
+        whole = [crl for crl in crls if not _is_delta(crl)]
         authorities = dict.fromkeys((*self.material.chain[1:], *self.material.roots))
         for authority in authorities:
-            lists = [crl for crl in crls if crl.issuer == authority.subject]
-            if not any(_has_signed(authority, crl) for crl in lists):
+            lists = [crl for crl in whole if crl.issuer == authority.subject]
+            signed = [crl for crl in lists if _has_signed(authority, crl)]
+            has_cas = any(it != authority and is_issued_by(it, authority) for it in authorities)
+            if not any(_is_about(crl, has_cas) for crl in signed):
                 wrong = "one that it has signed" if lists else "one"
+                if signed:
+                    wrong = (
+                        f"one about the certificates of {'CAs' if has_cas else 'nodes and clients'}"
+                    )
                 text = (
                     f"{path} has no revocation list of {authority.subject.rfc4514_string()}, so that "
                     f"all that it has issued would be refused: append {wrong}, or remove that CA from the "
@@ -271,20 +283,24 @@ class _Checks:
                 ).explain() from None
 
 
+def _is_delta(crl: x509.CertificateRevocationList) -> bool:
+    """True if it only says what has changed since another list."""
+    return any(each.oid == x509.DeltaCRLIndicator.oid for each in crl.extensions)
+
+
+def _is_about(crl: x509.CertificateRevocationList, has_cas: bool) -> bool:
+    """True if OpenSSL looks up certificates of CAs in it, or else those of nodes and clients."""
+    try:
+        scope = crl.extensions.get_extension_for_class(x509.IssuingDistributionPoint).value
+    except x509.ExtensionNotFound:
+        return True
+    is_other = scope.only_contains_user_certs if has_cas else scope.only_contains_ca_certs
+    is_partial = scope.indirect_crl or scope.only_some_reasons is not None
+    return not (is_other or is_partial or scope.only_contains_attribute_certs)
+
+
 def _has_signed(authority: x509.Certificate, crl: x509.CertificateRevocationList) -> bool:
     try:
         return crl.is_signature_valid(authority.public_key())  # type: ignore[arg-type]  # others raise TypeError
     except (TypeError, ValueError):
         return False
-
-
-def _names(name: str, host: str) -> bool:
-    """Whether a name of a certificate stands for this host, as OpenSSL sees it (RFC 6125)."""
-    host = host.rstrip(".").lower()
-    try:
-        return ipaddress.ip_address(name) == ipaddress.ip_address(host)
-    except ValueError:
-        name = name.lower()
-    if name.startswith("*."):
-        return "." in host and host.partition(".")[2] == name[2:]
-    return name == host

@@ -14,6 +14,7 @@ from quorumd.security.contexts import Contexts
 from quorumd.security.distinguished_name import subject_of
 from quorumd.security.errors import CertificateProblem, HandshakeOutcome
 from quorumd.security.explanations import Failure, presented_chain
+from quorumd.security.host_names import dialled_name
 from quorumd.security.identity import ANONYMOUS, Identity
 from quorumd.security.mapping_rules import BadRule, rules_of
 from quorumd.security.material import Material, read_material
@@ -64,7 +65,7 @@ class Credentials:
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, host: str | None
     ) -> ssl.SSLObject:
         """For one new connection; `host` is the name that was dialled. A server has the first bytes of it."""
-        name = host.rstrip(".") if host is not None else None
+        name = dialled_name(host) if host is not None else None
         try:
             return self._now[1].tls_object(incoming, outgoing, name)
         except ValueError as error:

@@ -22,6 +22,7 @@ from quorumd.security.errors import (
     HandshakeOutcome,
     PeerSpeaksPlaintext,
 )
+from quorumd.security.host_names import hosts_of, names_and_not
 from quorumd.security.material import Material
 
 # X509_V_ERR_... of OpenSSL's x509_vfy.h: what of a certificate's verification stands for which outcome.
@@ -91,16 +92,6 @@ def described(certificate: x509.Certificate) -> str:
     """A certificate, by its subject and its issuer."""
     subject = certificate.subject.rfc4514_string() or "no name"
     return f"{subject}, issued by {certificate.issuer.rfc4514_string() or 'no name'}"
-
-
-def hosts_of(certificate: x509.Certificate) -> list[str]:
-    """The host names and IP addresses for which a certificate stands."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):
-        return []
-    addresses = names.get_values_for_type(x509.IPAddress)
-    return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
 
 
 def validity_problem(certificate: x509.Certificate) -> tuple[HandshakeOutcome, str] | None:
@@ -242,13 +233,12 @@ class Failure:
         return HandshakeOutcome.UNTRUSTED, text
 
     def _of_host(self) -> str:
-        names = hosts_of(self.shown[0]) if self.shown else []
-        if not names:
-            return (
-                f"its certificate{self._name()} names no host at all, and so not {self.host}: a subject "
-                "alternative name has to, the CN does not count"
-            )
-        return f"its certificate names {', '.join(names)}, not {self.host}"
+        if self.shown and hosts_of(self.shown[0]):
+            return f"its certificate {names_and_not(self.shown[0], [str(self.host)])}"
+        return (
+            f"its certificate{self._name()} names no host at all, and so not {self.host}: a subject "
+            "alternative name has to, the CN does not count"
+        )
 
     def _of_crl(self, code: int, message: str) -> str:
         path = self.tls.ssl_crl_location

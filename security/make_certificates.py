@@ -37,7 +37,8 @@ CLOCKS_DIFFER: Final = timedelta(hours=1)
 _CLIENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _OF_NODE: Final = re.compile(r"quorumd-[0-9]+|ca", re.IGNORECASE)
 _LABEL: Final = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_HOST: Final = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
+_HOST: Final = re.compile(rf"(\*\.{_LABEL}\.)?{_LABEL}(\.{_LABEL})*")
+"""OpenSSL takes no wildcard with one label alone behind it."""
 
 
 def make_ca(directory: Path, days: int, *, force: bool = False) -> list[Path]:
@@ -185,7 +186,7 @@ def _general_name(host: str) -> x509.GeneralName:
     if len(host) > 253 or not _HOST.fullmatch(host):
         raise CertificateProblem(
             f"{host!r} is neither a host name nor an IP address: write it as others dial it, "
-            "without port"
+            "without port; a wildcard needs two labels or more behind it"
         )
     return x509.DNSName(host)
 

@@ -214,9 +214,13 @@ def _newest(
 
 
 def _scope_of(crl: x509.CertificateRevocationList) -> bytes:
-    """Which of the CA's certificates the list is about, and whose key has signed it."""
+    """Which of the CA's certificates the list is about, whose key has signed it, and if it is a delta."""
     parts = b""
-    for kind in (x509.IssuingDistributionPoint, x509.AuthorityKeyIdentifier):
+    for kind in (
+        x509.IssuingDistributionPoint,
+        x509.AuthorityKeyIdentifier,
+        x509.DeltaCRLIndicator,
+    ):
         try:
             parts += crl.extensions.get_extension_for_class(kind).value.public_bytes()
         except x509.ExtensionNotFound:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from quorumd.config.tls import ClientAuth, TlsConfig
@@ -111,6 +112,12 @@ def test_not_yet_valid_and_a_ca_that_expired(tmp_path: Path) -> None:
         ("*.example.com", "db1.example.com", True),
         ("*.example.com", "a.db1.example.com", False),
         ("*.example.com", "example.com", False),
+        # What OpenSSL does not take, and so no link.
+        ("*.local", "db1.local", False),
+        ("*.example.com", "db_1.example.com", False),
+        ("db_1.example.com", "db_1.example.com", True),
+        ("db*.example.com", "db1.example.com", False),
+        ("db1", "a..b", False),
         ("10.0.0.1", "10.0.0.1", True),
         ("::1", "0:0:0:0:0:0:0:1", True),
         ("10.0.0.1", "10.0.0.2", False),
@@ -124,6 +131,17 @@ def test_a_name_of_a_certificate_stands_for_a_host(
     assert (problems(tls, hosts=[host]) == []) is fits
     # Whom this side dials is not in its own certificate.
     assert problems(tls, hosts=[host], is_server=False) == []
+
+
+def test_an_address_as_a_dns_name_stands_for_no_address(tmp_path: Path) -> None:
+    """A link would be refused, with the nonsense that it names 10.0.0.1 and not 10.0.0.1."""
+    names = x509.SubjectAlternativeName([x509.DNSName("10.0.0.1"), x509.DNSName("*.local")])
+    tls = configured(tmp_path, CA.issue("node", names=names), CA)
+    text = only(problems(tls, hosts=["10.0.0.1"]), "ssl.keystore.location")
+    assert (
+        "names 10.0.0.1 as a DNS name instead of an IP address, *.local, not 10.0.0.1 (a wild"
+        in text
+    )
 
 
 def test_only_nodes_need_both_purposes(tmp_path: Path) -> None:
@@ -170,6 +188,16 @@ def test_a_client_may_have_another_ca_than_the_listener(tmp_path: Path) -> None:
     assert problems(no_trust, is_peers=False, is_nodes=True) == []
 
 
+DELTA = x509.DeltaCRLIndicator(1)
+
+
+def scope(**only: Any) -> x509.IssuingDistributionPoint:
+    parts = {"only_contains_user_certs", "only_contains_ca_certs", "only_contains_attribute_certs"}
+    parts |= {"indirect_crl"}
+    values: dict[str, Any] = {**dict.fromkeys(parts, False), "only_some_reasons": None, **only}
+    return x509.IssuingDistributionPoint(full_name=None, relative_name=None, **values)
+
+
 def crl_at(folder: Path, *crls: bytes) -> Path:
     path = folder / "crl.pem"
     path.write_bytes(b"".join(crls))
@@ -193,6 +221,41 @@ def test_revocation_lists(tmp_path: Path) -> None:
     text = only(problems(both), "ssl.crl.location")
     assert f"{path} has no revocation list of CN=second" in text
     assert "append one, or remove that CA" in text
+
+
+@pytest.mark.parametrize(
+    ("is_peers", "lists", "said"),
+    [
+        (
+            False,
+            [CA.crl(begin=now() - 2 * HOUR), CA.crl(extension=DELTA)],
+            "deltas are not applied",
+        ),
+        (True, [CA.crl(begin=now() - 2 * HOUR), CA.crl(extension=DELTA)], "deltas are not applied"),
+        (False, [CA.crl(extension=scope(only_contains_ca_certs=True))], "of nodes and clients"),
+        (False, [CA.crl(extension=scope(indirect_crl=True))], "of nodes and clients"),
+        (False, [CA.crl(extension=scope(only_contains_user_certs=True))], None),
+    ],
+)
+def test_lists_that_openssl_does_not_look_into(
+    tmp_path: Path, is_peers: bool, lists: list[bytes], said: str | None
+) -> None:
+    tls = configured(tmp_path, NODE, CA, ssl_crl_location=crl_at(tmp_path, *lists))
+    found = problems(tls, is_peers=is_peers)
+    if said is None:
+        assert found == []
+    else:
+        assert said in only(found, "ssl.crl.location")
+
+
+def test_of_a_ca_above_another_the_list_is_about_cas(tmp_path: Path) -> None:
+    of_cas = CA.crl(extension=scope(only_contains_ca_certs=True))
+    path = crl_at(tmp_path, of_cas, MIDDLE.crl())
+    issued = MIDDLE.issue("node", HOSTS)
+    assert problems(configured(tmp_path, issued, CA, ssl_crl_location=path)) == []
+    crl_at(tmp_path, CA.crl(extension=scope(only_contains_user_certs=True)), MIDDLE.crl())
+    found = problems(configured(tmp_path, issued, CA, ssl_crl_location=path))
+    assert "append one about the certificates of CAs" in only(found, "ssl.crl.location")
 
 
 def test_with_revocation_lists_the_whole_chain_has_to_be_trusted(tmp_path: Path) -> None:

@@ -125,14 +125,16 @@ class Authority:
         begin: datetime.datetime | None = None,
         end: datetime.datetime | None = None,
         usage: x509.KeyUsage | None = None,
+        names: x509.SubjectAlternativeName | None = None,
     ) -> Issued:
-        """A certificate; `purposes` of None leaves the extended key usage out."""
+        """For `hosts`, or these `names`; `purposes` of None leaves the extended key usage out."""
         key = key or ec_key()
         subject = name_of(name) if isinstance(name, str) else name
         begin, end = begin or now() - DAY, end or now() + 30 * DAY
         builder = _builder(subject, self, key, begin, end)
-        if hosts:
+        if names is None and hosts:
             names = x509.SubjectAlternativeName(general_names(hosts))
+        if names is not None:
             builder = builder.add_extension(names, critical=False)
         if purposes is not None:
             builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
@@ -147,8 +149,9 @@ class Authority:
         begin: datetime.datetime | None = None,
         end: datetime.datetime | None = None,
         number: int = 1,
+        extension: x509.ExtensionType | None = None,
     ) -> bytes:
-        """A revocation list (PEM)."""
+        """A revocation list (PEM); `extension` is a critical one."""
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.name)
@@ -156,6 +159,8 @@ class Authority:
             .next_update(end or now() + DAY)
             .add_extension(x509.CRLNumber(number), critical=False)
         )
+        if extension is not None:
+            builder = builder.add_extension(extension, critical=True)
         for each in revoked:
             entry = x509.RevokedCertificateBuilder().serial_number(each.certificate.serial_number)
             builder = builder.add_revoked_certificate(entry.revocation_date(now() - HOUR).build())
