@@ -317,7 +317,8 @@ class Node:
         """None where the first listener, the peers', is plaintext: a request there proves no identity."""
         if self.tls is None or self.tls.links is None:
             return None
-        return RaftGate(self.tls.links.rights, self.partition.outbound.is_behind, self.metrics)
+        is_behind = self.partition.outbound.is_behind
+        return RaftGate(self.tls.links.rights, is_behind, self.tls.takes_nodes, self.metrics)
 
     @property
     def _has_tls_links(self) -> bool:

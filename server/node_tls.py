@@ -100,9 +100,25 @@ class NodeTls:
         """Of the listeners that are TLS, by name."""
         return {name: side.credentials for name, side in self._sides.items() if name != HTTP}
 
-    def may_speak_for(self, principal: str, replica_id: int) -> bool:
-        """True if a certificate with this principal is that replica's."""
-        return self._rights.may_speak_for(principal, replica_id)
+    def takes_nodes(self, listener: str) -> bool:
+        """True if a certificate that this listener takes may be a node's.
+
+        The listener of the peers, and others that nodes dial. One for clients may trust CAs that would give
+        anybody the name of a node, or map names to it: on it a certificate is a node's only if it would be on
+        the listener of the peers as well. As long as that one is plaintext, certificates protect nothing.
+        """
+        side, peers = self._sides[listener], self._sides.get(self._peers_listener)
+        if side.port.has_peers or peers is None:
+            return True
+        own, theirs = side.credentials, peers.credentials
+        has_their_rules = (
+            side.port.tls.ssl_principal_mapping_rules == peers.port.tls.ssl_principal_mapping_rules
+        )
+        return has_their_rules and set(own.material.roots) <= set(theirs.material.roots)
+
+    def may_speak_for(self, listener: str, principal: str, replica_id: int) -> bool:
+        """True if a certificate with this principal, on this listener, is that replica's."""
+        return self.takes_nodes(listener) and self._rights.may_speak_for(principal, replica_id)
 
     def http(self) -> HttpTls | None:
         """None: HTTP is plaintext."""

@@ -67,7 +67,7 @@ class ConnectionGroup(Generic[C]):
         max_frame_bytes: int,
         max_connections: int,
         known: KnownPeers | None = None,
-        may_speak_for: Callable[[str, int], bool] | None = None,
+        may_speak_for: Callable[[str, str, int], bool] | None = None,
         is_behind: Callable[[int], bool] | None = None,
         limits: ConnectionLimits = NO_LIMITS,
         protocols: Mapping[str, str] = MappingProxyType({}),

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+from quorumd.raft.types import Endpoint
 from quorumd.security.identity import Identity
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.displacement import ConnectionsByAddress
@@ -70,6 +71,7 @@ class KnownPeers(Protocol):
 class SlotHolder(Protocol):
     """A connection that holds a slot, or wants one."""
 
+    listener: Endpoint
     ip: str
     is_local: bool
     """The other end is on this host."""
@@ -117,10 +119,10 @@ class ConnectionSlots(Generic[C]):
         known: KnownPeers | None,
         counts: dict[str, int],
         new_max: int = NEW_MAX,
-        may_speak_for: Callable[[str, int], bool] | None = None,
+        may_speak_for: Callable[[str, str, int], bool] | None = None,
         is_behind: Callable[[int], bool] | None = None,
     ) -> None:
-        """`may_speak_for` tells whether a principal of TLS is this replica's; without it, each is.
+        """`may_speak_for` tells whether a principal of a TLS listener is this replica's; without it, each is.
 
         `is_behind` tells of a replica whether its links are plaintext still, where those of nodes are TLS;
         without it they are plaintext.
@@ -243,7 +245,8 @@ class ConnectionSlots(Generic[C]):
             if self._is_behind is None:
                 return True
             return self._is_behind(replica_id) and self._is_from(connection, replica_id)
-        return self._may_speak_for is None or self._may_speak_for(identity.principal, replica_id)
+        name, may_speak_for = connection.listener.name, self._may_speak_for
+        return may_speak_for is None or may_speak_for(name, identity.principal, replica_id)
 
     def _is_from(self, connection: C, replica_id: int) -> bool:
         """True if it comes from this replica: by its certificate, or from where the replica was reached."""

@@ -69,7 +69,7 @@ class Listeners:
         known: KnownPeers | None = None,
         sides: Mapping[str, TlsSide] = MappingProxyType({}),
         handshakes: Handshakes | None = None,
-        may_speak_for: Callable[[str, int], bool] | None = None,
+        may_speak_for: Callable[[str, str, int], bool] | None = None,
         is_behind: Callable[[int], bool] | None = None,
         limits: ConnectionLimits = NO_LIMITS,
     ) -> None:

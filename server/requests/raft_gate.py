@@ -121,6 +121,7 @@ request never speaks for a replica."""
 @dataclass(slots=True)
 class _Refusal:
     text: str
+    remedy: str
     count: int
     at_s: float
 
@@ -132,12 +133,17 @@ class RaftGate:
         self,
         rights: NodeRights,
         is_behind: Callable[[int], bool],
+        takes_nodes: Callable[[str], bool],
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`is_behind` says of a node that its links are plaintext still, as it has said by certificate."""
+        """`is_behind` says of a node that its links are plaintext still, as it has said by certificate.
+
+        `takes_nodes` says of a TLS listener, by name, that a certificate it takes may be a node's.
+        """
         self._rights = rights
         self._is_behind = is_behind
+        self._takes_nodes = takes_nodes
         self._metrics = metrics
         self._clock = clock
         self._refusals: dict[tuple[str, int], _Refusal] = {}
@@ -165,32 +171,42 @@ class RaftGate:
 
     def admits_replica(self, request: InboundRequest, replica_id: int) -> bool:
         """As `admits`, for a request that is known to be this replica's; below 0 it does not say which."""
-        connection = request.connection
+        connection, rights = request.connection, self._rights
         if connection.identity is None:
             if replica_id >= 0 and self._is_behind(replica_id):
                 return True
-            principal = ""
-            why = "in plaintext, where nodes speak TLS"
-        else:
-            principal, rights = connection.principal, self._rights
+            principal, why = "", "in plaintext, where nodes speak TLS"
+            remedy = "If that is a node, make its TLS listener the first of its listeners"
+        elif self._takes_nodes(connection.listener.name):
+            principal = connection.principal
             if replica_id < 0:
                 if rights.is_node(principal):
                     return True
             elif rights.may_speak_for(principal, replica_id):
                 return True
             why = f"by {shown(principal)}, who may not"
+            key, permitted = rights.rule_for(replica_id)
+            remedy = f"By {key} node {replica_id} is {permitted}" if replica_id >= 0 else ""
+        else:
+            principal = connection.principal
+            why = (
+                f"by {shown(principal)} on listener {connection.listener.name}, which takes no node"
+            )
+            remedy = (
+                "That listener trusts CAs that the first one does not, or maps names by other rules. If that "
+                "is a node, have it connect to the first listener"
+            )
         self._metrics.count_ignored("raft request in another node's name")
         whose = f"node {replica_id}" if replica_id >= 0 else "a node"
         reason = f"{APIS[request.api_key].name} in the name of {whose} {why}"
-        self._remember(principal, replica_id, reason)
+        self._remember((principal, replica_id), reason, remedy)
         request.close(reason)
         return False
 
-    def _remember(self, principal: str, replica_id: int, text: str) -> None:
-        at = principal, replica_id
+    def _remember(self, at: tuple[str, int], text: str, remedy: str) -> None:
         before = self._refusals.pop(at, None)
         count = 0 if before is None or self._is_old(before) else before.count
-        self._refusals[at] = _Refusal(text, count + 1, self._clock())
+        self._refusals[at] = _Refusal(text, remedy, count + 1, self._clock())
         if len(self._refusals) > REMEMBERED_MAX:
             del self._refusals[next(iter(self._refusals))]
 
@@ -199,17 +215,10 @@ class RaftGate:
 
     def warnings(self) -> list[str]:
         """What was refused in the last minute, in words."""
-        return [
-            self._in_words(principal, replica_id, refusal)
-            for (principal, replica_id), refusal in self._refusals.items()
-            if not self._is_old(refusal)
-        ]
+        return [self._in_words(each) for each in self._refusals.values() if not self._is_old(each)]
 
-    def _in_words(self, principal: str, replica_id: int, refusal: _Refusal) -> str:
+    def _in_words(self, refusal: _Refusal) -> str:
         times = "once," if refusal.count == 1 else f"{refusal.count} times, last"
         ago_s = round(self._clock() - refusal.at_s)
         text = f"refused {times} {ago_s} s ago: {refusal.text}"
-        if not principal:
-            return f"{text}. If that is a node, make its TLS listener the first of its listeners"
-        key, permitted = self._rights.rule_for(replica_id)
-        return f"{text}. By {key} node {replica_id} is {permitted}" if replica_id >= 0 else text
+        return f"{text}. {refusal.remedy}" if refusal.remedy else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,12 +22,15 @@ from quorumd.wire.messages.vote import (
     VoteResponse,
 )
 from quorumd.wire.registry import APIS
+from tests.support.authority import Authority
 from tests.support.live_cluster import running
 from tests.support.node_requests import BY_NODES, replica_fetch, request_of
+from tests.support.ports import free_ports
 from tests.support.raw_client import Hungup, RawClient, frame, request
 from tests.support.secure_cluster import PLAIN, SECURE, Appending, SecureCluster
 
 QUICK = {"quorum.fetch.timeout.ms": 1500, "quorum.election.timeout.ms": 700}
+CLIENTS = "CLIENTS"
 VOTE = 52
 
 
@@ -137,6 +141,12 @@ def is_refused(
     """Whether a raft request is answered by the end of its connection; without a name it is plaintext."""
     port = cluster.port(node) if name is None else cluster.secure_ports[node]
     tls = None if name is None else cluster.client_context(name)
+    return is_refused_at(port, tls, key, version, as_node)
+
+
+def is_refused_at(
+    port: int, tls: ssl.SSLContext | None, key: int, version: int, as_node: int
+) -> bool:
     with RawClient(port, tls=tls) as client:
         message = request_of(key, as_node, version)
         client.send(frame(request(key, version, message, client_id=f"raft-client-{as_node}")))
@@ -176,6 +186,34 @@ def test_a_client_with_a_certificate_is_a_client(quorum: SecureCluster) -> None:
 def test_a_refused_request_is_counted_and_logged(quorum: SecureCluster) -> None:
     is_refused(quorum, 2, VOTE, 2, 3, "client")
     quorum.wait_logged(2, "Vote in the name of node 3 by CN=client, who may not")
+
+
+def test_a_ca_that_the_clients_listener_alone_trusts_makes_no_node(cluster: SecureCluster) -> None:
+    """A stranger's CA can write any name into a certificate."""
+    corporate = Authority(cluster.folder / "corporate")
+    port = free_ports(1)[0]
+    at = {SECURE: cluster.secure_ports[1], PLAIN: cluster.port(1), CLIENTS: port}
+    clients = "listener.name.clients.ssl"
+    changes = {
+        "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in at.items()),
+        "listener.security.protocol.map": f"{PLAIN}:PLAINTEXT,{SECURE}:SSL,{CLIENTS}:SSL",
+        f"{clients}.truststore.location": corporate.trust,
+        f"{clients}.client.auth": "required",
+    }
+    cluster.write_config(1, changes)
+    cluster.restart(1)
+    context = ssl.create_default_context(cafile=str(cluster.authority.trust))
+    context.load_cert_chain(corporate.store("quorumd-2"))
+    for key, version in BY_NODES:
+        assert is_refused_at(port, context, key, version, 2), APIS[key].name
+    with RawClient(port, tls=context) as client:
+        assert client.ask(VOTE, 2, VoteRequest(), VoteResponse).error_code == 42, "it is a client"
+    cluster.wait_said(1, "warnings", "quorumd-2 on listener CLIENTS, which takes no node")
+    # A certificate that the nodes' listener would take is as good here.
+    cluster.write_config(1, {**changes, f"{clients}.truststore.location": cluster.authority.trust})
+    cluster.restart(1)
+    context.load_cert_chain(cluster.keystore("quorumd-2"))
+    assert not is_refused_at(port, context, VOTE, 2, 2)
 
 
 def test_a_node_with_the_certificate_of_another_is_alone(cluster: SecureCluster) -> None:

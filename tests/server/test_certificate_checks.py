@@ -285,6 +285,38 @@ def test_a_plaintext_listener_beside_tls_is_warned_of(
     ]
 
 
+@pytest.mark.parametrize(
+    ("keys", "takes"),
+    [
+        ("", True),
+        ("listener.name.clients.ssl.truststore.location: ca.pem\n", True),
+        ("listener.name.clients.ssl.truststore.location: other.pem\n", False),
+        ("listener.name.clients.ssl.truststore.location: both.pem\n", False),
+        ("listener.name.controller.ssl.truststore.location: both.pem\n", True),
+        (OTHER_NAME.replace("secure", "clients"), False),
+        ("quorum.bootstrap.servers: db2:9095,db1:9095\n", True),
+    ],
+)
+def test_a_listener_takes_nodes_by_the_cas_and_rules_of_the_peers_listener_alone(
+    files: Files, keys: str, takes: bool
+) -> None:
+    other = Authority("another").pem
+    (files.folder / "other.pem").write_bytes(other)
+    (files.folder / "both.pem").write_bytes((files.folder / "ca.pem").read_bytes() + other)
+    tls = TLS.replace("CONTROLLER:SSL", "CONTROLLER:SSL,CLIENTS:SSL")
+    named: dict[str, str | None] = {"listeners": None}
+    if "bootstrap" in keys:
+        named["quorum.voters"] = None
+    path = writer_into(files.folder)(
+        named, extra=TWO.replace("SECURE", "CLIENTS") + tls + FIT + keys
+    )
+    node = NodeTls(load(path, {}, certificate_problems), Metrics(), Handshakes(lambda ip: False))
+    assert node.takes_nodes("CLIENTS") is takes
+    assert node.may_speak_for("CLIENTS", "User:CN=quorumd-2", 2) is takes
+    assert node.takes_nodes("CONTROLLER")
+    assert not node.may_speak_for("CONTROLLER", "User:CN=quorumd-2", 1)
+
+
 def test_links_that_do_not_look_at_the_host_are_warned_of(files: Files) -> None:
     def warnings(extra: str) -> list[str]:
         config = files.load(extra)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quorumd.raft.types import Endpoint
 from quorumd.security.identity import Identity
 from quorumd.server.net.connection_slots import (
     IDLE_NS,
@@ -24,12 +25,14 @@ from quorumd.server.peers.outbound import CHANGES_MAX
 API_VERSIONS, FETCH, VOTE = 18, 1, 52
 NEW, CLIENT, PEER, OBSERVER, OPERATOR = ConnectionKind
 SECOND_NS = 1_000_000_000
+LISTENER = Endpoint("SECURE", "127.0.0.1", 1)
 
 
 @dataclass(eq=False)
 class Caller:
     """A connection that only knows when it sent its last request."""
 
+    listener: Endpoint = LISTENER
     ip: str = "10.0.0.99"
     is_local: bool = False
     active_ns: int = 0
@@ -69,7 +72,7 @@ class NodeSlots:
         self,
         max_clients: int = 2,
         new_max: int = 4,
-        may_speak_for: Callable[[str, int], bool] | None = None,
+        may_speak_for: Callable[[str, str, int], bool] | None = None,
         is_behind: Callable[[int], bool] | None = None,
     ) -> None:
         self.counts = {kind.value: 0 for kind in ConnectionKind}
@@ -321,7 +324,7 @@ def test_more_observers_than_have_reserved_slots_displace_none_where_clients_hav
 
 def test_where_links_are_tls_an_observer_without_its_certificate_is_a_client() -> None:
     node = NodeSlots(
-        may_speak_for=lambda principal, replica_id: principal == f"User:n{replica_id}",
+        may_speak_for=lambda _, principal, replica_id: principal == f"User:n{replica_id}",
         is_behind=lambda replica_id: False,
     )
     node.replica(4)
@@ -344,7 +347,7 @@ def test_where_links_are_tls_a_peer_without_certificate_is_one_that_is_behind_at
     behind: set[int] = set()
     node = NodeSlots(
         max_clients=9,
-        may_speak_for=lambda principal, replica_id: principal == f"User:n{replica_id}",
+        may_speak_for=lambda _, principal, replica_id: principal == f"User:n{replica_id}",
         is_behind=behind.__contains__,
     )
 
@@ -425,7 +428,9 @@ def test_a_replica_that_has_a_clients_slot_keeps_it_where_no_other_is_free() -> 
 
 
 def test_by_tls_a_certificate_makes_a_peer_and_the_client_id_alone_does_not() -> None:
-    node = NodeSlots(may_speak_for=lambda principal, replica_id: principal == f"User:n{replica_id}")
+    node = NodeSlots(
+        may_speak_for=lambda _, principal, replica_id: principal == f"User:n{replica_id}"
+    )
     shown = {}
     for principal in ("User:n2", "User:n3", "User:other"):
         caller = node.enter(identity=Identity(principal, 1e12, b"der"))

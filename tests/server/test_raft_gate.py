@@ -74,6 +74,7 @@ def ask(
     client_id: str = "raft-client-2",
     rights: NodeRights = RIGHTS,
     behind: Sequence[int] = (),
+    takes_nodes: bool = True,
 ) -> bool:
     """Whether the request reaches its handler."""
     key = message.wire_spec.api_key
@@ -98,7 +99,9 @@ def ask(
         offsets_handler=SimpleNamespace(offset_for_leader_epoch=reach),
         catch_up=lambda: None,
     )
-    gate = RaftGate(rights, lambda replica_id: replica_id in behind, metrics)
+    gate = RaftGate(
+        rights, lambda replica_id: replica_id in behind, lambda name: takes_nodes, metrics
+    )
     dispatch = Dispatch(cast(Partition, partition), metrics, gate)
     dispatch.dispatch(InboundRequest(caller, key, version, 1, frame, len(header), 0))
     refused = sum(metrics.ignored.values())
@@ -125,6 +128,15 @@ def test_a_raft_request_of_anybody_else_does_not(
     caller = Caller(principal)
     assert not ask(caller, request_of(key, 2, version), version)
     assert caller.closed.startswith(f"{APIS[key].name} in the name of node 2 ")
+
+
+@pytest.mark.parametrize(("key", "version"), BY_NODES)
+def test_a_nodes_name_counts_for_nothing_on_a_listener_that_takes_no_node(
+    key: int, version: int
+) -> None:
+    caller = Caller("User:quorumd-2")
+    assert not ask(caller, request_of(key, 2, version), version, takes_nodes=False)
+    assert "by quorumd-2 on listener SECURE, which takes no node" in caller.closed
 
 
 @pytest.mark.parametrize("key", [52, 53, 54])
@@ -210,7 +222,9 @@ def refuse(gate: RaftGate, caller: Caller, replica_id: int) -> None:
 
 def test_what_was_refused_in_the_last_minute_is_shown_with_who_may() -> None:
     now_s = 0.0
-    gate = RaftGate(RIGHTS, lambda replica_id: False, Metrics(), clock=lambda: now_s)
+    gate = RaftGate(
+        RIGHTS, lambda replica_id: False, lambda name: True, Metrics(), clock=lambda: now_s
+    )
     assert gate.warnings() == []
     for caller in (Caller("User:quorumd-3"), Caller("User:quorumd-3"), Caller(None)):
         refuse(gate, caller, 2)
@@ -232,7 +246,7 @@ def test_what_was_refused_in_the_last_minute_is_shown_with_who_may() -> None:
 
 
 def test_a_stranger_with_many_names_leaves_no_more_than_a_few() -> None:
-    gate = RaftGate(RIGHTS, lambda replica_id: False, Metrics())
+    gate = RaftGate(RIGHTS, lambda replica_id: False, lambda name: True, Metrics())
     for replica_id in range(1000):
         refuse(gate, Caller("User:client"), replica_id)
     assert len(gate.warnings()) < 20
