@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Iterable
@@ -162,6 +163,8 @@ def main() -> None:
     """Command line."""
     # Ctrl-C is for the node, which ends this process by closing its input.
     os.setpgid(0, 0)
+    # So is SIGHUP, which `systemctl kill` sends to all processes: a node reads certificates again.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     reader = ClaimsReader(Path(sys.argv[1]))

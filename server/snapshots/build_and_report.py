@@ -34,9 +34,7 @@ def main() -> int:
     parser.add_argument("--end-offset", type=int, required=True)
     parser.add_argument("--memory-bytes", type=int, default=DEFAULT_MEMORY_BYTES)
     arguments = parser.parse_args()
-    # The kernel hangs up on a suspended process when its parent is killed.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # There are no cycles to look for among so many objects.
     gc.disable()
     fs = RealFileSystem()

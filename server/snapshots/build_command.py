@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import signal
 import sys
 
 NICENESS = 10
@@ -29,6 +30,9 @@ def main() -> int:
     # Ctrl-C is for the node, which ends this process. A session of its own would be a group of its own
     # for Linux's scheduler as well, where niceness means nothing to the node's.
     os.setpgid(0, 0)
+    # `systemctl kill` and a closed terminal send it to all processes: the node reads certificates again then.
+    # The kernel sends it to a suspended process whose parent is killed: that one sees its input end.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _lower_priority()
     # Not before: to import takes a while, too.
     from quorumd.server.snapshots import build_and_report

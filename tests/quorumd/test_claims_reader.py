@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -165,6 +166,7 @@ def test_the_program_responds_to_each_line_and_ends_with_its_input(node: ClaimsL
         log_path(node.folder, 0).rename(node.folder / "away")
         assert "no segments" in str(ask(2)["problem"])
         (node.folder / "away").rename(log_path(node.folder, 0))
+        process.send_signal(signal.SIGHUP)
         assert ask(1)["end_offset"] == 1
         process.stdin.close()
         assert process.wait(10) == 0

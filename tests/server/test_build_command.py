@@ -146,6 +146,20 @@ def test_it_stops_and_cleans_up_when_its_input_ends(long_log: tuple[Path, int]) 
     assert parts(directory) == []
 
 
+def test_it_goes_on_where_all_processes_of_a_service_are_told_to_read_files_again(
+    long_log: tuple[Path, int],
+) -> None:
+    directory, end = long_log
+    with running(directory, end) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["total"]
+        process.send_signal(signal.SIGHUP)
+        assert lines_of(process)[-1]["records"] == end
+        assert process.wait() == 0
+    (name,) = parts(directory)
+    (directory / name).unlink()
+
+
 PARENT = """
 import subprocess, sys
 child = subprocess.Popen(
