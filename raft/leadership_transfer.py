@@ -67,7 +67,12 @@ def advance_transfer(core: Core, leader: Leader, transfer: Transfer) -> None:
         resign(core, leader, Trigger.RESIGNATION)
     else:
         waited = core.now_ms - transfer.asked_at_ms
-        text = f"{transfer.to or 'no voter'} had not everything after {waited} ms. Repeat it"
+        who = (
+            "no voter had everything"
+            if transfer.to is None
+            else f"{transfer.to} had not everything"
+        )
+        text = f"{who} after {waited} ms. Repeat it"
         core.reply_to_change(transfer.reply_to, KafkaError.REQUEST_TIMED_OUT, text)
 
 

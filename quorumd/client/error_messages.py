@@ -55,7 +55,8 @@ _SENTENCES = {
     "voters up? `quorumctl describe --replication` shows them",
     ErrorCode.MESSAGE_TOO_LARGE: "a batch is larger than the quorum takes (log.max.batch.bytes, "
     "1 MiB by default); send smaller records, or smaller batches (`append --batch-bytes`)",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "too few voters are up to commit anything",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "too few voters are up to commit anything; a new quorum waits until it "
+    "has seen each of them once",
     ErrorCode.INVALID_REQUIRED_ACKS: "the server refuses this kind of acknowledgement",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "this client may not use the log",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "consumer groups don't exist here; read by offset instead",
@@ -78,7 +79,8 @@ _SENTENCES = {
     ErrorCode.UNKNOWN_LEADER_EPOCH: "the node has not heard of the newest leader yet; try again",
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "the server does not take this compression; choose "
     "another one with --compression",
-    ErrorCode.OFFSET_NOT_AVAILABLE: "a new leader has not committed anything yet; try again",
+    ErrorCode.OFFSET_NOT_AVAILABLE: "a new leader has not committed anything yet (in a new quorum it waits "
+    "until it has seen every voter once); try again",
     ErrorCode.INVALID_RECORD: "the records break a rule of the log",
     ErrorCode.UNKNOWN_TOPIC_ID: "the server has no topic with the id of __cluster_metadata",
     ErrorCode.INCONSISTENT_CLUSTER_ID: "the server belongs to another cluster",

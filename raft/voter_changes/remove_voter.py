@@ -20,6 +20,7 @@ Steps 4, 5, 8 and 9 are those of every change: see `pending_changes`.
 
 from __future__ import annotations
 
+from quorumd.raft.bootstrap import bootstrap_problem
 from quorumd.raft.core import Core
 from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.raft.events import RemoveVoterRequested
@@ -57,7 +58,10 @@ def refusal_of(core: Core, leader: Leader, change: VoterChange) -> Refusal | Non
     """Step 2: why this voter must not be removed, at present or ever."""
     key, voters = _voter(change).key, core.voters
     if key.id < 0 or key.uuid is None:
-        return Refusal(KafkaError.INVALID_REQUEST, "a voter has an id, 0 or more, and a storage id")
+        text = "a voter has an id, 0 or more, and a storage id"
+        if core.is_bootstrapping:
+            text = f"{text}; {bootstrap_problem(core)}"
+        return Refusal(KafkaError.INVALID_REQUEST, text)
     if key not in voters.keys:
         text = f"replica {key} is not a voter: the voters are {listed(voters.keys)}"
         return Refusal(KafkaError.VOTER_NOT_FOUND, text)

@@ -10,6 +10,7 @@ from quorumd.raft.effects import AppendControl, BeginQuorumEpoch
 from quorumd.raft.events import ResignationRequested
 from quorumd.raft.roles import Leader, Role
 from quorumd.raft.types import ReplicaKey
+from tests.raft.changes import refused, remove
 from tests.raft.harness import (
     CLUSTER,
     Bench,
@@ -184,3 +185,9 @@ def test_a_node_that_stops_takes_no_batches_although_nobody_can_take_over() -> N
     refusal = bench.node.append_refusal
     assert refusal is not None
     assert refusal.error == "NOT_LEADER_OR_FOLLOWER"
+
+
+def test_of_a_voter_that_a_new_quorum_has_not_seen_no_storage_id_is_known() -> None:
+    error, text = refused(remove(first_leader(), ReplicaKey(3)))
+    assert error == "INVALID_REQUEST"
+    assert text.endswith("; this quorum is new and waits for voter 2, 3 to be seen once")

@@ -72,7 +72,7 @@ def test_a_transfer_ends_when_its_time_is_up_or_the_next_time_that_anything_happ
     bench.step(AppendRequested(1, 1))
     assert transfer(bench, None) is None
     bench.wait(1000)
-    assert "no voter had not everything" in refused(last_answer(bench))[1]
+    assert "no voter had everything" in refused(last_answer(bench))[1]
 
 
 def test_a_successor_that_has_everything_but_fell_silent_does_not_get_the_leadership() -> None:
