@@ -23,7 +23,8 @@ E = TypeVar("E", bound=StrEnum)
 
 MAX_ID = 2**31 - 1
 _WHOLE_NUMBER = re.compile(r"-?[0-9]+(_[0-9]+)*")
-_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?")
+_LABEL = "[A-Za-z0-9_-]{1,63}"
+_HOST_NAME = re.compile(rf"(?!-)(?!.{{255}}){_LABEL}(\.{_LABEL})*(?<!-)\.?")
 _DOTTED_NUMBERS = re.compile(r"[0-9.]+")
 _LISTENER_NAME = re.compile(r"[A-Za-z0-9_-]{1,249}")
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})

@@ -232,6 +232,9 @@ async def _resolved(address: Address) -> list[tuple[socket.AddressFamily, tuple[
     except socket.gaierror:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(*where, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        # An empty label, or one of more than 63 characters: no name server is asked.
+        raise OSError(f"{address.host!r} is no host name") from None
     return [(family, one) for family, _, _, _, one in found]
 
 

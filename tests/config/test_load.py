@@ -324,6 +324,16 @@ LISTENER_FORM = "NAME://host:port, such as CONTROLLER://db1.example.com:9093"
             "quorum.voters: 'db 1:9093': 'db 1' is not a host name or IP address: "
             f"expected {VOTER_FORM}",
         ),
+        *(
+            (
+                "quorum.voters",
+                f"1@{host}:9093",
+                f"quorum.voters: '{host}:9093': '{host}' is not a host name or IP address: "
+                f"expected {VOTER_FORM}",
+            )
+            # No resolver takes an empty label, or one of more than 63 characters.
+            for host in ("db..1", ".db1", "a" * 64, "-db1", "db1-")
+        ),
         (
             "quorum.voters",
             "1@0.0.0.0:9093",

@@ -228,7 +228,7 @@ def test_what_cannot_be_reached_is_named_with_the_reason() -> None:
     async def run() -> None:
         port = free_port()
         async with _listening(_never_answer) as silent_port:
-            servers = f"127.0.0.1:{port},127.0.0.1:{silent_port},no-such-host.invalid:9093"
+            servers = f"a..b:1,127.0.0.1:{port},127.0.0.1:{silent_port},no-such-host.invalid:9093"
             async with QuorumClient(servers, timeout_ms=400) as client:
                 with pytest.raises(QuorumUnavailable) as raised:
                     await client.describe_quorum()
@@ -237,6 +237,7 @@ def test_what_cannot_be_reached_is_named_with_the_reason() -> None:
         assert f"127.0.0.1:{port}: connection refused: nothing listens there" in text
         assert f"127.0.0.1:{silent_port}: accepts connections but did not answer" in text
         assert "no-such-host.invalid:9093: the host name does not resolve" in text
+        assert "a..b:1: 'a..b' is no host name" in text
 
     asyncio.run(run())
 
