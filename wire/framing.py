@@ -78,6 +78,12 @@ class FrameBuffer:
             # A peer that sends single bytes must not cost an object for each of them.
             self._chunks = [b"".join(self._chunks)]
 
+    def clear(self) -> None:
+        """Drop what is held; nothing is fed any more."""
+        self._chunks.clear()
+        self._head = b""
+        self._bytes_held = 0
+
     def frames(self) -> list[bytes]:
         """The frames that are whole by now, without their lengths.
 

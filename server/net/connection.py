@@ -148,7 +148,6 @@ class Connection(Caller):
             self._end_timer.cancel()
         group = self._group
         group.leave(self)
-        group.partial_bytes -= self._partial_bytes
         by_peer = CloseReason.BY_PEER if exc is None else CloseReason.RESET
         group.metrics.count_closed(self._reason or by_peer)
         for request in self._waiting:
@@ -242,16 +241,14 @@ class Connection(Caller):
         except MalformedMessage as error:
             self._error, hint = explained(error, data, is_tls=self.identity is not None)
             self._out += hint
-        held = buffer.bytes_held
-        group.partial_bytes += held - self._partial_bytes
-        self._partial_bytes = held
+        had, self._partial_bytes = self._partial_bytes, buffer.bytes_held
         requests = group.requests
         if self._is_queued or (requests.size_bytes >= requests.max_bytes and not self._goes_first):
             self._pause_reading()
         if not self._is_queued and (backlog or self._error is not None):
             self._process_backlog()
-        if held and group.partial_bytes > group.max_partial_bytes:
-            self._refuse(CloseReason.MEMORY, "too many unfinished requests are held in memory")
+        if (had or self._partial_bytes) and self.state in TAKES_REQUESTS:
+            group.unfinished.hold(self, self._partial_bytes)
 
     def _process_backlog(self, until_ns: int = 0) -> None:
         """Dispatch what has been received, until a limit holds this connection up.
@@ -282,7 +279,7 @@ class Connection(Caller):
         self._is_collecting = False
         if not (backlog or self._is_queued):
             if self._error is not None:
-                self._refuse(CloseReason.MALFORMED, str(self._error))
+                self.refuse(CloseReason.MALFORMED, str(self._error))
             elif self._end_timer is not None:
                 self._begin_closing(CloseReason.BY_PEER)
         self.flush()
@@ -334,7 +331,7 @@ class Connection(Caller):
         try:
             header, self._body_at = decode_request_header(frame)
         except MalformedMessage as error:
-            self._refuse(self._group.closing_reason(error), str(error))
+            self.refuse(self._group.closing_reason(error), str(error))
             return False
         if not self._is_identified:
             has_slot, self._is_identified = self._group.identify(self, key, header.client_id)
@@ -348,7 +345,7 @@ class Connection(Caller):
             self._client = frame[HEAD_BYTES : self._body_at]
         return True
 
-    def _refuse(self, closed: CloseReason, reason: str) -> None:
+    def refuse(self, closed: CloseReason, reason: str) -> None:
         """Respond to the requests that came before, then close."""
         self._waiting.append(last := InboundRequest(self, -1, -1, -1, b"", 0, 0))
         last.close(reason, closed)
@@ -478,6 +475,8 @@ class Connection(Caller):
         self._enter(ConnectionState.CLOSING)
         self._reason = closed
         self._backlog.clear()
+        self._buffer.clear()
+        self._group.unfinished.forget(self)
         self._transport.pause_reading()
         return True
 

@@ -18,6 +18,7 @@ from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.inbound_request import Dispatcher, RequestConnection
 from quorumd.server.net.requests_in_flight import Held, RequestsInFlight
 from quorumd.server.net.turns import Turns
+from quorumd.server.net.unfinished import Refusable, UnfinishedRequests
 from quorumd.server.net.unsent import UnsentResponses
 from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
 
@@ -26,7 +27,7 @@ CLOSE_LINES_PER_S: Final = 20
 """Of the log, for connections that end, after a burst: a stranger can cause them at will."""
 
 
-class Flushable(SlotHolder, RequestConnection, Held, Protocol):
+class Flushable(SlotHolder, RequestConnection, Held, Refusable, Protocol):
     """A connection, as its group knows it."""
 
     def flush(self) -> None:
@@ -47,13 +48,12 @@ class ConnectionGroup(Generic[C]):
         "loop",
         "max_connections",
         "max_frame_bytes",
-        "max_partial_bytes",
         "metrics",
-        "partial_bytes",
         "protocols",
         "requests",
         "slots",
         "turns",
+        "unfinished",
         "unflushed",
         "unsent",
     )
@@ -90,13 +90,11 @@ class ConnectionGroup(Generic[C]):
         for at in protocols.items():
             metrics.connections_at[at] = 0
         self._quotas = ConnectionQuotas(limits)
-        self.partial_bytes = 0
-        """Bytes of frames that are not whole yet, all connections together."""
-        self.max_partial_bytes = 2 * max_frame_bytes
         self.close_lines = RateLimit(per_second=CLOSE_LINES_PER_S, burst=100)
         self.turns = Turns(loop)
         self.requests: RequestsInFlight[C] = RequestsInFlight(loop)
         self.unsent: UnsentResponses[C] = UnsentResponses()
+        self.unfinished: UnfinishedRequests[C] = UnfinishedRequests(max_frame_bytes)
         self.unflushed: list[C] = []
         """Those with responses that are collected for one write at the end of this turn."""
 
@@ -127,6 +125,7 @@ class ConnectionGroup(Generic[C]):
         self.connections.discard(connection)
         self.slots.leave(connection)
         self.unsent.forget(connection)
+        self.unfinished.forget(connection)
         self.requests.forget(connection)
         self.requests.remove(connection.request_bytes)
         self._quotas.leave(connection.ip)

@@ -40,7 +40,7 @@ class Node:
             known=VoterTwo(),
         )
         self.group.requests.max_bytes = ROOM * SIZE
-        self.group.max_partial_bytes = count * READ_BYTES + ROOM * SIZE
+        self.group.unfinished.max_bytes = count * READ_BYTES + ROOM * SIZE
         self.read_bytes = 0
         self.connections = [self.connect() for _ in range(count)]
 
