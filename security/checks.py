@@ -6,11 +6,12 @@ The same checks are made at start, when files have changed, and by `quorumd cert
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from quorumd.config.tls import ClientAuth, TlsConfig
@@ -32,7 +33,9 @@ from quorumd.security.material import (
     KEYSTORE,
     TRUSTSTORE,
     Material,
+    has_signed,
     is_issued_by,
+    names_its_key,
     read_material,
 )
 
@@ -40,6 +43,7 @@ KeyProblem = tuple[str, str]
 """A key of the configuration, and what is wrong."""
 _READABLE_BY_OTHERS: Final = 0o004
 _TURNS_MAX: Final = 8
+_AS_DER: Final = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 _OF_TIME: Final = {
     HandshakeOutcome.EXPIRED: "have it issued anew",
     HandshakeOutcome.NOT_YET_VALID: "set the clock of this host, or of the CA that issued it, or wait",
@@ -222,9 +226,10 @@ class _Checks:
                 )
         whole = [crl for crl in crls if not _is_delta(crl)]
         authorities = dict.fromkeys((*self.material.chain[1:], *self.material.roots))
+        yield from self._mistakable(whole, authorities)
         for authority in authorities:
             lists = [crl for crl in whole if crl.issuer == authority.subject]
-            signed = [crl for crl in lists if _has_signed(authority, crl)]
+            signed = [crl for crl in lists if has_signed(authority, crl)]
             has_cas = any(it != authority and is_issued_by(it, authority) for it in authorities)
             if not any(_is_about(crl, has_cas) for crl in signed):
                 wrong = "one that it has signed" if lists else "one"
@@ -244,6 +249,26 @@ class _Checks:
                 if crl.issuer == certificate.issuer and is_listed:
                     own = f"the certificate {described(certificate)} in {key_place(self.tls)}"
                     yield KEYSTORE, f"{own} is revoked by {path}"
+
+    def _mistakable(
+        self,
+        crls: Sequence[x509.CertificateRevocationList],
+        authorities: Iterable[x509.Certificate],
+    ) -> Iterator[KeyProblem]:
+        """Lists of several CAs of one name, which OpenSSL would take for one another's."""
+        of_name: dict[x509.Name, set[bytes]] = {}
+        for authority in authorities:
+            if any(has_signed(authority, crl) for crl in crls):
+                keys = of_name.setdefault(authority.subject, set())
+                keys.add(authority.public_key().public_bytes(*_AS_DER))
+        for name, keys in of_name.items():
+            if len(keys) > 1 and not all(names_its_key(crl) for crl in crls if crl.issuer == name):
+                text = (
+                    f"{self.tls.ssl_crl_location} holds lists of {len(keys)} CAs that are all called "
+                    f"{name.rfc4514_string()}, and not all say by authority key identifier whose they are: "
+                    "have them made with one (`openssl ca`: crl_extensions, authorityKeyIdentifier=keyid)"
+                )
+                yield CRL, text
 
     def by_openssl(self) -> Iterator[KeyProblem]:
         """What OpenSSL refuses beside that: this side, as a node, has a handshake with itself."""
@@ -297,10 +322,3 @@ def _is_about(crl: x509.CertificateRevocationList, has_cas: bool) -> bool:
     is_other = scope.only_contains_user_certs if has_cas else scope.only_contains_ca_certs
     is_partial = scope.indirect_crl or scope.only_some_reasons is not None
     return not (is_other or is_partial or scope.only_contains_attribute_certs)
-
-
-def _has_signed(authority: x509.Certificate, crl: x509.CertificateRevocationList) -> bool:
-    try:
-        return crl.is_signature_valid(authority.public_key())  # type: ignore[arg-type]  # others raise TypeError
-    except (TypeError, ValueError):
-        return False

@@ -65,7 +65,7 @@ def read_material(tls: TlsConfig) -> Material:
     roots, crls = reader.truststore(), reader.revocation_lists()
     if reader.problems:
         raise UnusableMaterial(reader.problems)
-    return Material(key, chain, roots, crls)
+    return Material(key, chain, roots, _newest(crls, (*chain[1:], *roots)))
 
 
 class _Reader:
@@ -146,13 +146,13 @@ class _Reader:
             self._report(error.key, str(error))
         return ()
 
-    def revocation_lists(self) -> tuple[x509.CertificateRevocationList, ...]:
-        """The newest list of each CA, and of each part of its certificates if it has several."""
+    def revocation_lists(self) -> Sequence[x509.CertificateRevocationList]:
+        """All lists; none if none are configured."""
         path = self._tls.ssl_crl_location
         if path is None:
             return ()
         try:
-            return _newest(pem_store.revocation_lists(read_regular_file(path), str(path), CRL))
+            return pem_store.revocation_lists(read_regular_file(path), str(path), CRL)
         except OSError as error:
             self._report(CRL, f"{path} cannot be read: {error.strerror}")
         except BadStore as error:
@@ -201,31 +201,48 @@ def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> boo
     return True
 
 
+def has_signed(authority: x509.Certificate, crl: x509.CertificateRevocationList) -> bool:
+    """True if the name and the signature say so."""
+    try:
+        is_signed = crl.is_signature_valid(authority.public_key())  # type: ignore[arg-type]  # others raise TypeError
+    except (TypeError, ValueError):
+        return False
+    return is_signed and crl.issuer == authority.subject
+
+
+def names_its_key(crl: x509.CertificateRevocationList) -> bool:
+    """True if OpenSSL can tell which of several CAs of one name has signed it."""
+    return any(each.oid == x509.AuthorityKeyIdentifier.oid for each in crl.extensions)
+
+
 def _newest(
-    crls: Sequence[x509.CertificateRevocationList],
+    crls: Sequence[x509.CertificateRevocationList], authorities: Sequence[x509.Certificate]
 ) -> tuple[x509.CertificateRevocationList, ...]:
-    """OpenSSL takes any of several lists that are valid: an older one would make a revocation undone."""
-    newest: dict[tuple[bytes, bytes], x509.CertificateRevocationList] = {}
+    """The newest list of each CA, and of each part of its certificates if it has several.
+
+    OpenSSL takes any of several lists that are valid: an older one would make a revocation undone.
+    """
+    newest: dict[tuple[bytes, ...], x509.CertificateRevocationList] = {}
     for crl in crls:
-        part = (crl.issuer.public_bytes(), _scope_of(crl))
+        signer = next((each for each in authorities if has_signed(each, crl)), None)
+        key = b"" if signer is None else _encoded(signer.public_key())
+        part = (crl.issuer.public_bytes(), key, *_scope_of(crl))
         if part not in newest or _age(newest[part]) < _age(crl):
             newest[part] = crl
     return tuple(newest.values())
 
 
-def _scope_of(crl: x509.CertificateRevocationList) -> bytes:
+def _scope_of(crl: x509.CertificateRevocationList) -> Iterator[bytes]:
     """Which of the CA's certificates the list is about, whose key has signed it, and if it is a delta."""
-    parts = b""
     for kind in (
         x509.IssuingDistributionPoint,
         x509.AuthorityKeyIdentifier,
         x509.DeltaCRLIndicator,
     ):
         try:
-            parts += crl.extensions.get_extension_for_class(kind).value.public_bytes()
+            yield crl.extensions.get_extension_for_class(kind).value.public_bytes()
         except x509.ExtensionNotFound:
-            parts += b"-"
-    return parts
+            yield b""
 
 
 def _age(crl: x509.CertificateRevocationList) -> tuple[float, int]:

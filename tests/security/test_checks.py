@@ -248,6 +248,25 @@ def test_lists_that_openssl_does_not_look_into(
         assert said in only(found, "ssl.crl.location")
 
 
+def test_two_cas_of_one_name_have_lists_that_say_whose_they_are(tmp_path: Path) -> None:
+    """In the middle of an exchange of the CA: both are trusted, and mostly called the same."""
+    other = Authority()
+    marks = [
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key())
+        for ca in (CA, other)
+    ]
+    path = crl_at(tmp_path, CA.crl(extension=marks[0]), other.crl(extension=marks[1]))
+    tls = configured(tmp_path, NODE, CA, other, ssl_crl_location=path)
+    assert problems(tls) == []
+    crl_at(tmp_path, CA.crl(extension=marks[0]), other.crl())
+    assert "say by authority key identifier" in only(problems(tls), "ssl.crl.location")
+    crl_at(tmp_path, CA.crl(), other.crl(begin=now() - 2 * HOUR))
+    assert "2 CAs that are all called CN=quorumd test CA" in only(problems(tls), "ssl.crl.location")
+    # A revocation of either counts.
+    crl_at(tmp_path, CA.crl(NODE, extension=marks[0]), other.crl(extension=marks[1]))
+    assert "is revoked by" in only(problems(tls), "ssl.keystore.location")
+
+
 def test_of_a_ca_above_another_the_list_is_about_cas(tmp_path: Path) -> None:
     of_cas = CA.crl(extension=scope(only_contains_ca_certs=True))
     path = crl_at(tmp_path, of_cas, MIDDLE.crl())
