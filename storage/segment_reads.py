@@ -270,23 +270,36 @@ def record_at_or_after(
     batch: bytes, timestamp: int, effort: SearchEffort
 ) -> TimestampAndOffset | None:
     """The first record of a batch with this timestamp or a later one; `effort` as above."""
-    return _first_record(batch, effort, lambda found: found >= timestamp)
+    return _first_record(batch, effort, lambda found, _: found >= timestamp)
 
 
-def record_with_timestamp(
-    batch: bytes, timestamp: int, effort: SearchEffort
-) -> TimestampAndOffset | None:
-    """The first record of a batch with exactly this timestamp; `effort` as above."""
-    return _first_record(batch, effort, lambda found: found == timestamp)
+def greatest_record(batch: bytes, effort: SearchEffort) -> TimestampAndOffset:
+    """The first record of a batch with its greatest timestamp; `effort` as above.
+
+    Where no record has the timestamp that the header claims, the greatest that one has; where none can be
+    read, what the header claims: the log is not empty.
+    """
+    header = read_header(batch)
+    best: TimestampAndOffset | None = None
+
+    def is_claimed(timestamp: int, offset: int) -> bool:
+        nonlocal best
+        if best is None or timestamp > best.timestamp:
+            best = TimestampAndOffset(offset, timestamp, header.epoch)
+        return timestamp == header.max_timestamp
+
+    found = _first_record(batch, effort, is_claimed) or best
+    return found or TimestampAndOffset(header.base_offset, header.max_timestamp, header.epoch)
 
 
 def _first_record(
-    batch: bytes, effort: SearchEffort, wanted: Callable[[int], bool]
+    batch: bytes, effort: SearchEffort, wanted: Callable[[int, int], bool]
 ) -> TimestampAndOffset | None:
+    """`wanted` is asked for each record, by timestamp and offset."""
     header = read_header(batch)
     try:
         for record in iter_places(batch):
-            if wanted(record.timestamp):
+            if wanted(record.timestamp, record.offset):
                 return TimestampAndOffset(record.offset, record.timestamp, header.epoch)
             effort.take(record)
             if effort.is_used_up:

@@ -51,7 +51,10 @@ def first_with_greatest(
     read: Callable[[int], bytes],
     unwritten: Sequence[Buffer],
 ) -> TimestampAndOffset | None:
-    """The first record with the greatest timestamp within `bounds`; the rest as above."""
+    """The first record with the greatest timestamp within `bounds`; the rest as above.
+
+    Of the batch that claims the greatest, whatever its records have: None if there is no record at all.
+    """
     end_offset = bounds[1]
     best = (-1, -1)
     for view in _views_within(table, bounds):
@@ -67,7 +70,7 @@ def first_with_greatest(
     if best[1] < 0:
         return None
     found_batch = read(best[1]) if newest is None else bytes(newest)
-    return segment_reads.record_with_timestamp(found_batch, best[0], SearchEffort())
+    return segment_reads.greatest_record(found_batch, SearchEffort())
 
 
 def _batches(

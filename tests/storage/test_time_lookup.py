@@ -81,6 +81,23 @@ def test_a_few_batches_that_claim_too_much_are_passed_over(log: Log) -> None:
     assert log.offset_for_timestamp(CLAIMED_MS, 41) == (40, CLAIMED_MS, 1)
 
 
+def test_a_log_with_a_batch_that_claims_too_much_is_not_empty(log: Log) -> None:
+    append(log, batch(0, timestamp=START_MS - 5), 0, 1)
+    append(log, moved(lying(10, codec=0), 1), 1, 11)
+    append(log, batch(11, timestamp=START_MS + 5), 11, 12)
+    assert log.offset_of_max_timestamp(12) == (1, START_MS, 1)
+    append(log, batch(12, timestamp=CLAIMED_MS + 1), 12, 13)
+    assert log.offset_of_max_timestamp(13) == (12, CLAIMED_MS + 1, 1)
+
+
+def test_of_a_batch_that_cannot_be_read_the_header_counts(log: Log) -> None:
+    data = bytearray(lying(10))
+    data[61:] = bytes(len(data) - 61)
+    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
+    append(log, bytes(data), 0, 10)
+    assert log.offset_of_max_timestamp(10) == (0, CLAIMED_MS, 1)
+
+
 @pytest.mark.parametrize("codec", range(5))
 def test_places_are_those_of_the_records(codec: int) -> None:
     records = [
