@@ -202,7 +202,9 @@ class DiskLoop:
                     completed = self._listener.on_writes_completed
                     self._call_on_loop(completed, jobs[-1].write, sync_s)
         except Exception as error:  # the loop must not end unnoticed
-            self._call_on_loop(self._listener.on_disk_failed, error)
+            # A full disk does not keep a node from stopping: nothing of what waits was acknowledged.
+            if not (self._is_stopping and isinstance(error, DiskFull)):
+                self._call_on_loop(self._listener.on_disk_failed, error)
 
     def _next_jobs(self) -> Generator[Pause, Jobs, tuple[list[Job], bool]]:
         """All jobs that wait, at least one; and whether they are the last."""
@@ -228,9 +230,9 @@ class DiskLoop:
                 if step is _SYNC_NEXT:
                     started = perf_counter()
             elif isinstance(step, DiskFull):
+                self._note_space(is_full=True)
                 if self._is_stopping:
                     raise step
-                self._note_space(is_full=True)
             else:
                 self._call_on_loop(self._listener.on_chunk_not_stored, *step)
             yield step

@@ -146,6 +146,7 @@ def test_a_node_that_is_stopped_or_started_on_a_full_disk_says_so_and_loses_noth
         ballast = write_until_full(quorum, load, 1)
         begun = len(quorum.output(1))
         ended = quorum.stop(1)
+        assert ended.exit_code == 0
         assert "Traceback" not in ended.output[begun:], ended.output[begun:]
         load.wait_progress()
         quorum.start(1)
