@@ -59,7 +59,7 @@ class PartitionHealth:
                 found.append("leads, but has not committed a record of its epoch yet")
         elif now.problem is not None:
             found.append(now.problem)
-        elif not now.has_leader_contact:
+        elif not (now.has_leader_contact or self.is_disk_full):
             found.append(f"the leader, node {now.leader.id}, does not answer")
         elif now.high_watermark is None:
             found.append(

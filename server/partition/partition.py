@@ -109,6 +109,9 @@ class Partition:
         self._runtime = runtime
         self._is_draining = False
         self._election_since: float | None = None
+        self._logged_at: tuple[int, int | None] | None = None
+        """The epoch and the leader of the last line about a role."""
+        self._role_lines = RateLimit(1 / 60, burst=10, clock=runtime.monotonic_s)
         self._progress = asyncio.Event()
         self._report_lines = RateLimit(per_second=2, burst=20)
         self.log, self.store, self.producers = (
@@ -331,8 +334,7 @@ class Partition:
 
     def on_role(self, effect: AnnounceRole) -> None:
         self.health.note_role()
-        leader = "-" if effect.leader_id is None else effect.leader_id
-        LOG.info(f"{effect.role}", epoch=effect.epoch, leader=leader, reason=effect.reason)
+        self._log_role(effect)
         self._note_election(effect)
         self._registration.on_role()
         self._witness_lead.on_role()
@@ -340,6 +342,17 @@ class Partition:
             self.produce_handler.on_leadership_lost()
             self.fetch_handler.on_leadership_lost()
         self._progress.set()
+
+    def _log_role(self, effect: AnnounceRole) -> None:
+        """Always if the epoch or the leader is another; a replica that campaigns in vain does it for long."""
+        at, self._logged_at = self._logged_at, (effect.epoch, effect.leader_id)
+        suppressed = 0 if at != self._logged_at else self._role_lines.take()
+        if suppressed is not None:
+            more = {"lines_suppressed": suppressed} if suppressed else {}
+            leader = "-" if effect.leader_id is None else effect.leader_id
+            LOG.info(
+                f"{effect.role}", epoch=effect.epoch, leader=leader, reason=effect.reason, **more
+            )
 
     def on_voters(self, effect: AnnounceVoters) -> None:
         """A voter that is known by another key than before is another peer: connect to it now."""

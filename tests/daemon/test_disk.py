@@ -20,6 +20,7 @@ from tests.support.raw_client import RawClient
 SMALL_DISK = "24m"
 SEGMENTS = {"log.segment.bytes": 4 << 20}
 LARGE, SMALL = 20_000, 20
+LOST = 'quorumd_elections_total{outcome="lost"}'
 FULL_LINE = "the disk is full: nothing is appended until there is space again"
 FREE_LINE = "there is space on the disk again"
 FAILED = 1
@@ -109,6 +110,11 @@ def test_a_follower_whose_disk_is_full_disturbs_nobody_and_comes_back_by_itself(
         quorum.wait_logged(1, FULL_LINE)
         after = quorum.status(leader)
         assert (after["role"], after["epoch"], load.failures) == ("leader", epoch, failures)
+        # It campaigns in vain, for as long as the disk is full, and does not fill a disk with that.
+        quorum.wait_for(lambda: quorum.metric(1, LOST) >= 10, "campaigns in vain")
+        lines = [line for line in quorum.output(1).splitlines() if " prospective " in line]
+        assert len(lines) < 10
+        assert not any("does not answer" in it for it in quorum.status(1)["problems"])
         ballast.unlink()
         quorum.wait_ready(1)
         load.stop()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import struct
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,11 +90,7 @@ class KafkaObserver:
 
     def metric(self, name: str) -> float:
         """The value of a metric, named as in the page."""
-        with urllib.request.urlopen(self.cluster.http_url(NODE, "/metrics"), timeout=5) as answer:
-            text = answer.read().decode()
-        found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.M)
-        assert found is not None, f"no metric {name}"
-        return float(found[1])
+        return self.cluster.metric(NODE, name)
 
     def wait_committed(self, offset: int) -> dict[str, Any]:
         """Its status, as soon as it knows everything below `offset` to be committed and has it."""

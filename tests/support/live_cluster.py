@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -313,6 +314,14 @@ class Cluster:
             if answer is not None and not answer.error_code and answer.leader_id == node:
                 claims.append((answer.leader_epoch, node))
         return max(claims)[1] if claims else None
+
+    def metric(self, node: int, name: str) -> float:
+        """The value of a metric, named as in the page."""
+        with urllib.request.urlopen(self.http_url(node, "/metrics"), timeout=5) as answer:
+            text = answer.read().decode()
+        found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.M)
+        assert found is not None, f"no metric {name}"
+        return float(found[1])
 
     def status(self, node: int) -> dict[str, Any]:
         """The node's /status. Raises OSError if it does not answer."""
