@@ -25,18 +25,17 @@ from quorumd.server.net.connection_limits import (
     LINGER_S,
     MAX_IN_FLIGHT,
     MAX_IN_FLIGHT_BYTES,
+    WRITE_BUFFER_BYTES,
 )
 from quorumd.server.net.connection_state import TAKES_REQUESTS, CloseReason, ConnectionState
 from quorumd.server.net.inbound_request import HEAD_BYTES, NO_KEY, InboundRequest, head_of
-from quorumd.server.net.sockets import ends_of, explained, set_options, write_together
+from quorumd.server.net.incoming import Incoming
+from quorumd.server.net.sockets import ends_of, set_options, write_together
 from quorumd.server.net.turns import QUICK_BYTES_MAX, STRAYS_MAX, LongRequest, is_quick
 from quorumd.wire.errors import MalformedMessage
-from quorumd.wire.framing import FrameBuffer
 from quorumd.wire.headers import decode_request_header
 from quorumd.wire.registry import PRODUCE_KEY
-from quorumd.wire.request_limits import CUT_KEYS, frame_bytes_max
 
-WRITE_BUFFER_BYTES: Final = 1 << 20
 _LENGTH_BYTES: Final = 4
 _HEAD: Final = Struct(">ihhi")  # length, api key, version, correlation id
 _OPEN: Final = ConnectionState.OPEN
@@ -46,14 +45,12 @@ class Connection(Caller):
     """See the module's docstring. The event loop constructs one for each connection it accepts."""
 
     __slots__ = (
-        "_backlog",
         "_body_at",
-        "_buffer",
         "_client",
         "_end_timer",
-        "_error",
         "_goes_first",
         "_group",
+        "_incoming",
         "_is_collecting",
         "_is_identified",
         "_is_queued",
@@ -76,8 +73,7 @@ class Connection(Caller):
         self._unread_bytes = self._partial_bytes = 0
         self._group = group
         self._transport: asyncio.Transport
-        self._buffer = FrameBuffer(group.max_frame_bytes, frame_bytes_max, CUT_KEYS)
-        self._backlog: deque[bytes] = deque()
+        self._incoming = Incoming(group.max_frame_bytes)
         self._waiting: deque[InboundRequest] = deque()
         self._out: list[bytes | memoryview] = []
         self.in_flight_bytes = self._out_bytes = self._body_at = 0
@@ -92,8 +88,6 @@ class Connection(Caller):
         self._is_queued = False
         """It waits for a turn, with requests in the backlog or work that is not done."""
         self._work: LongRequest | None = None
-        self._error: MalformedMessage | None = None
-        """What is wrong with the bytes behind the backlog."""
         self._end_timer: asyncio.TimerHandle | None = None
         """Aborts it, if one of both sides has ended and the other one does not in time."""
         self._reason: CloseReason | None = None
@@ -118,7 +112,9 @@ class Connection(Caller):
     def is_silent(self) -> bool:
         """No byte has arrived of a request that is not dispatched, nor of a handshake that goes on."""
         tls: TlsStream | None = self._transport.get_extra_info("tls")
-        return not (self._partial_bytes or self._backlog or (tls is not None and tls.is_shaking))
+        return not (
+            self._partial_bytes or self._incoming.backlog or (tls is not None and tls.is_shaking)
+        )
 
     def _enter(self, state: ConnectionState) -> None:
         self.state.check_next(state)
@@ -156,7 +152,7 @@ class Connection(Caller):
             self._work.close()
             self._work = None
         self._waiting.clear()
-        self._backlog.clear()
+        self._incoming.clear()
         self._out.clear()
 
     def data_received(self, data: bytes) -> None:
@@ -173,7 +169,7 @@ class Connection(Caller):
                     and not (self._goes_first and size <= QUICK_BYTES_MAX)
                     and turns.is_over(now_ns)
                 ):
-                    self._backlog.append(data[_LENGTH_BYTES:])
+                    self._incoming.backlog.append(data[_LENGTH_BYTES:])
                     self._go_on_later()
                     return
                 self.active_ns = now_ns
@@ -186,12 +182,12 @@ class Connection(Caller):
                 ):
                     self._pause_reading()
                 return
-        if self.state in TAKES_REQUESTS and self._error is None:
+        if self.state in TAKES_REQUESTS and self._incoming.error is None:
             self._receive_pieces(data)
 
     def eof_received(self) -> bool:
         """The peer sends nothing more. What it has sent is taken, and responded to, before it is closed."""
-        has_more = self._is_queued or bool(self._backlog)
+        has_more = self._is_queued or bool(self._incoming.backlog)
         if self.state not in TAKES_REQUESTS or not (has_more or self._waiting):
             return False  # the event loop closes the connection
         self._end_timer = self._group.loop.call_later(ENDED_S, self._transport.abort)
@@ -233,22 +229,19 @@ class Connection(Caller):
     # -- requests in
 
     def _receive_pieces(self, data: bytes) -> None:
-        group, buffer, backlog = self._group, self._buffer, self._backlog
-        buffer.feed(data)
-        try:
-            while frames := buffer.frames():
-                backlog.extend(frames)
-        except MalformedMessage as error:
-            self._error, hint = explained(error, data, is_tls=self.identity is not None)
-            self._out += hint
-        had, self._partial_bytes = self._partial_bytes, buffer.bytes_held
-        requests = group.requests
+        incoming, requests = self._incoming, self._group.requests
+        self._out += incoming.feed(data, is_tls=self.identity is not None)
         if self._is_queued or (requests.size_bytes >= requests.max_bytes and not self._goes_first):
             self._pause_reading()
-        if not self._is_queued and (backlog or self._error is not None):
+        if not self._is_queued and (incoming.backlog or incoming.error is not None):
             self._process_backlog()
-        if (had or self._partial_bytes) and self.state in TAKES_REQUESTS:
-            group.unfinished.hold(self, self._partial_bytes)
+        else:
+            self._note_unfinished()
+
+    def _note_unfinished(self) -> None:
+        self._partial_bytes = self._incoming.uncut_bytes
+        if self.state in TAKES_REQUESTS:
+            self._group.unfinished.hold(self, self._partial_bytes)
 
     def _process_backlog(self, until_ns: int = 0) -> None:
         """Dispatch what has been received, until a limit holds this connection up.
@@ -257,7 +250,7 @@ class Connection(Caller):
         """
         now_ns = self.active_ns = monotonic_ns()
         is_its_turn, until_ns = until_ns > 0, until_ns or self._group.turns.share(now_ns)
-        backlog, waiting, requests = self._backlog, self._waiting, self._group.requests
+        backlog, waiting, requests = self._incoming.backlog, self._waiting, self._group.requests
         self._is_collecting = True
         while backlog and not self._is_queued and self.state in TAKES_REQUESTS:
             if (
@@ -276,10 +269,13 @@ class Connection(Caller):
             frame = backlog.popleft()
             key, version, correlation_id = head_of(frame)
             self._take(frame, key, version, correlation_id, now_ns)
+            if not backlog and self.state in TAKES_REQUESTS:
+                self._incoming.refill()
         self._is_collecting = False
+        self._note_unfinished()
         if not (backlog or self._is_queued):
-            if self._error is not None:
-                self.refuse(CloseReason.MALFORMED, str(self._error))
+            if (error := self._incoming.error) is not None:
+                self.refuse(CloseReason.MALFORMED, str(error))
             elif self._end_timer is not None:
                 self._begin_closing(CloseReason.BY_PEER)
         self.flush()
@@ -446,7 +442,7 @@ class Connection(Caller):
             self._enter(ConnectionState.PAUSED)
             return
         self._enter(_OPEN)
-        if self._backlog:
+        if self._incoming.backlog:
             self._process_backlog()
         if self.state is not _OPEN:
             return
@@ -474,8 +470,7 @@ class Connection(Caller):
             return False
         self._enter(ConnectionState.CLOSING)
         self._reason = closed
-        self._backlog.clear()
-        self._buffer.clear()
+        self._incoming.clear()
         self._group.unfinished.forget(self)
         self._transport.pause_reading()
         return True

@@ -445,29 +445,6 @@ def test_unfinished_requests_take_bounded_memory_together() -> None:
     run(work())
 
 
-def test_clients_that_stopped_in_mid_request_make_room_for_one_that_sends() -> None:
-    async def work() -> None:
-        async with serving(Parking(answering), max_frame_bytes=MIB) as served:
-            unfinished = served.listeners._group.unfinished
-            unfinished.max_bytes = 2 * MIB
-            holders = [await served.connect() for _ in range(3)]
-            for client in holders:
-                await client.send(struct.pack(">i", MIB) + bytes(2 * MIB // 3 - 100))
-            await until(lambda: unfinished.total_bytes > 2 * MIB - 2000)
-            good = await served.connect()
-            body = bytes(MIB - 17)
-            frame = request_frame(1, body=body)
-            for at in range(0, len(frame), 100_000):
-                await good.send(frame[at : at + 100_000])
-                await asyncio.sleep(0.01)
-            assert await good.answer() == (1, body)
-            # What is closed holds nothing, though it waits for its client.
-            assert unfinished.total_bytes == 2 * MIB // 3 - 96
-            await until(lambda: served.metrics.connections_closed.get("memory") == 2)
-
-    run(work())
-
-
 def test_connections_beyond_the_limit_are_closed_at_once() -> None:
     async def work() -> None:
         async with serving(Parking(answering), max_connections=2) as served:
