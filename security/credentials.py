@@ -92,4 +92,8 @@ class Credentials:
     ) -> CertificateProblem:
         """What a connection failed for, in words that say what to do."""
         shown = presented_chain(tls)
-        return Failure(error, self._tls, self.material, self._is_server, host, shown).explain()
+        try:
+            return Failure(error, self._tls, self.material, self._is_server, host, shown).explain()
+        except Exception as odd:  # the other side may have shown what no library reads
+            text = f"did not complete the TLS handshake: {error}; what it showed cannot be read: {odd!r}"
+            return CertificateProblem(text)

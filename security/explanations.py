@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,8 +90,16 @@ def duration(seconds: float) -> str:
 
 def described(certificate: x509.Certificate) -> str:
     """A certificate, by its subject and its issuer."""
-    subject = certificate.subject.rfc4514_string() or "no name"
-    return f"{subject}, issued by {certificate.issuer.rfc4514_string() or 'no name'}"
+    subject, issuer = (_text(lambda: certificate.subject), _text(lambda: certificate.issuer))
+    return f"{subject}, issued by {issuer}"
+
+
+def _text(read: Callable[[], x509.Name]) -> str:
+    """A name of a certificate that anybody may have shown: its types and bytes may be any."""
+    try:
+        return read().rfc4514_string() or "no name"
+    except Exception as error:  # of which kinds, the library does not say
+        return f"a name that cannot be read ({error})"
 
 
 def validity_problem(certificate: x509.Certificate) -> tuple[HandshakeOutcome, str] | None:
@@ -243,7 +251,7 @@ class Failure:
     def _of_crl(self, code: int, message: str) -> str:
         path = self.tls.ssl_crl_location
         if code in _NO_CRL:
-            issuer = f" {self.shown[0].issuer.rfc4514_string()}" if self.shown else ""
+            issuer = f" {_text(lambda: self.shown[0].issuer)}" if self.shown else ""
             return f"{path} has no revocation list of a CA above its certificate{issuer}: append it"
         if code in _CRL_TIME:
             old = [problem for each in self.material.crls if (problem := crl_problem(each))]

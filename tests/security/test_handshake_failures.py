@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from quorumd.config.tls import TLS_1_2, TLS_1_3, ClientAuth
 from quorumd.security.credentials import Credentials
 from quorumd.security.errors import CertificateProblem, HandshakeOutcome, PeerSpeaksPlaintext
+from quorumd.security.explanations import Failure
 from tests.support.in_memory_tls import End, shake, side
 from tests.support.odd_certificates import (
     CLIENT_AUTH,
@@ -197,6 +203,63 @@ def test_another_host(sides: Sides) -> None:
     assert said(shake(sides.server(CA.issue("x", ("10.0.0.1.nip",))), client, "10.0.0.1")[1])[
         0
     ] is (HandshakeOutcome.HOST)
+
+
+def odd_certificate(folder: Path, *, at: str = "subject") -> Path:
+    """Key and certificate of nobody's, with something in it that is not read."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "AAAABBBB")])
+    san = x509.ObjectIdentifier("2.5.29.17")
+    value = bytes.fromhex("3004a3028000" if at == "x400 address" else "30068204686f7374")
+    der = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(5)
+        .not_valid_before(now() - DAY)
+        .not_valid_after(now() + DAY)
+        .add_extension(x509.UnrecognizedExtension(san, value), critical=False)
+        .sign(key, hashes.SHA256())
+        .public_bytes(Encoding.DER)
+    )
+    if at == "teletex":
+        der = der.replace(b"\x0c\x08AAAABBBB", b"\x14\x08J\xfcrgenXX")
+    path = folder / "odd.pem"
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(pem + ssl.DER_cert_to_PEM_cert(der).encode())
+    return path
+
+
+@BOTH
+@pytest.mark.parametrize("at", ["teletex", "x400 address"])
+def test_a_stranger_may_show_anything(sides: Sides, at: str) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(odd_certificate(sides.folder, at=at))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    credentials = sides.client()
+    client = credentials.tls_object(to_client, to_server, "localhost")
+    with pytest.raises(ssl.SSLError) as caught:  # noqa: PT012  # in turns
+        while True:
+            for end in (client, server):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+    problem = credentials.explain(caught.value, "localhost", client)
+    assert problem.outcome is HandshakeOutcome.UNTRUSTED
+    assert "is of no CA in" in str(problem) or "is not signed by" in str(problem)
+
+
+def test_what_cannot_be_explained_ends_its_connection_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def explain(_: Failure) -> CertificateProblem:
+        raise TypeError("odd")
+
+    monkeypatch.setattr(Failure, "explain", explain)
+    credentials = side(tmp_path, CLIENT, CA, is_server=False)
+    problem = credentials.explain(ssl.SSLError("refused"), "localhost", None)
+    assert "cannot be read: TypeError('odd')" in str(problem)
 
 
 @BOTH
