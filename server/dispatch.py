@@ -17,7 +17,7 @@ from quorumd.server.requests.api_versions import (
 )
 from quorumd.server.requests.describe_configs import describe_configs
 from quorumd.server.requests.describe_log_dirs import describe_log_dirs
-from quorumd.server.requests.describe_quorum import describe_quorum
+from quorumd.server.requests.describe_quorum import describe_quorum, for_any_client
 from quorumd.server.requests.fetch import is_of_replica
 from quorumd.server.requests.find_coordinator import find_coordinator
 from quorumd.server.requests.init_producer_id import init_producer_id
@@ -26,14 +26,17 @@ from quorumd.server.requests.metadata import describe_cluster, metadata
 from quorumd.server.requests.raft_gate import RaftGate
 from quorumd.server.requests.refusal import not_controller, refusal, too_large
 from quorumd.server.requests.update_features import update_features
-from quorumd.wire.codec import codec_for, decode, warm
+from quorumd.wire.codec import codec_for, decode, encode, warm
 from quorumd.wire.errors import LimitExceeded, MalformedMessage
 from quorumd.wire.fast import FastFetch, parse_fetch_request, replica_id_of
 from quorumd.wire.messages.api_versions import ApiVersionsRequest
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest
 from quorumd.wire.messages.describe_configs import DescribeConfigsRequest
 from quorumd.wire.messages.describe_log_dirs import DescribeLogDirsRequest
-from quorumd.wire.messages.describe_quorum import DescribeQuorumRequest
+from quorumd.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+)
 from quorumd.wire.messages.fetch import FetchRequest
 from quorumd.wire.messages.find_coordinator import FindCoordinatorRequest
 from quorumd.wire.messages.init_producer_id import InitProducerIdRequest
@@ -201,19 +204,23 @@ class Dispatch:
         version = request.api_version
         message = decode(DescribeQuorumRequest, version, request.frame, request.body_at)
         view, listener = self._partition.view, request.listener.name
+        software = request.connection.client_software_name
+        is_own = software in (OWN_SOFTWARE, NODE_SOFTWARE)
 
         def respond_here() -> None:
-            software = request.connection.client_software_name
-            is_own = software in (OWN_SOFTWARE, NODE_SOFTWARE)
             work = self._partition.snapshots.work()
             response = describe_quorum(view, message, version, listener, is_own, work)
             request.respond_message(response)
 
-        from_node = request.connection.client_software_name == NODE_SOFTWARE
-        if view.is_leader or view.leader_id is None or from_node:
+        def reshape(frame: bytes, body_at: int) -> bytes:
+            response = decode(DescribeQuorumResponse, version, frame, body_at)
+            return encode(for_any_client(response), version)
+
+        if view.is_leader or view.leader_id is None or software == NODE_SOFTWARE:
             respond_here()
         else:
-            self._partition.outbound.forward(request, respond_here)
+            once = None if is_own else reshape
+            self._partition.outbound.forward(request, respond_here, reshape=once)
 
     def _for_leader(self, request: InboundRequest, respond_here: Callable[[], None]) -> None:
         """Kafka's admin client sends these to any node, and expects the leader's response.

@@ -58,11 +58,11 @@ from quorumd.wire.schema import Message
 LOG: Final = Logger("peers")
 
 CHANGES_MAX: Final = 16
-"""So many changes of clients wait at this node for the leader; for one more the client gets the leader's
-address instead."""
-
+"""So many changes of clients wait here for the leader; for one more the client gets its address instead."""
 FORWARDED_BYTES_MAX: Final = 8 << 20
 """So much of clients' requests waits for the leader's responses; what is more is not forwarded."""
+FORWARDED_BYTES_MIN: Final = FORWARDED_BYTES_MAX // 256
+"""What each counts for: all may fail together."""
 
 FETCH, FETCH_SNAPSHOT = 1, 59
 CHANGES: Final = (voter_changes.ADD_VOTER, voter_changes.REMOVE_VOTER, voter_changes.UPDATE_VOTER)
@@ -344,14 +344,15 @@ class Outbound:
         otherwise: Callable[[], None],
         *,
         lost: Callable[[], None] | None = None,
+        reshape: Callable[[bytes, int], bytes] | None = None,
         wait_ms: int = 0,
     ) -> None:
         """Let the leader respond to a client's request; `otherwise` is called if it was not asked.
 
-        `lost`, or else `otherwise`, is called if it was asked and its response does not come: what was
-        asked for may have been done, or may be done yet. So it is if this node has come to lead while the
-        request waited for a connection. `wait_ms` is how long the leader may take, beyond the usual time;
-        such a request has a connection of its own.
+        `lost`, or else `otherwise`, is called if it was asked and its response does not come: it may have
+        been done, or be done yet. So it is if this node has come to lead while the request waited for a
+        connection. `reshape` makes the client's response of the leader's, by its frame and the place of its
+        body there. `wait_ms` is how long the leader may take beyond the usual time, on a link of its own.
 
         Not all clients follow to another node: Kafka's admin client asks the same one again until its
         time is over.
@@ -360,11 +361,12 @@ class Outbound:
         if leader is None or leader == self.node.local or self._is_closed:
             otherwise()
             return
-        is_full = self._forwarded_bytes + len(request.frame) > FORWARDED_BYTES_MAX
+        size_bytes = max(len(request.frame), FORWARDED_BYTES_MIN)
+        is_full = self._forwarded_bytes + size_bytes > FORWARDED_BYTES_MAX
         if is_full or (wait_ms and len(self._changes) >= CHANGES_MAX):
             otherwise()
             return
-        asked, size_bytes = request.api_version, len(request.frame)
+        asked = request.api_version
         body = request.frame[request.body_at :]
         is_sent = False
         self._forwarded_bytes += size_bytes
@@ -384,8 +386,8 @@ class Outbound:
         ) -> None:
             self._forwarded_bytes -= size_bytes
             header = encode_response_header(request.api_key, version, request.correlation_id)
-            length = len(header) + len(frame) - at
-            request.respond((length.to_bytes(4, "big") + header, memoryview(frame)[at:]))
+            part = memoryview(frame)[at:] if reshape is None else reshape(frame, at)
+            request.respond(((len(header) + len(part)).to_bytes(4, "big") + header, part))
 
         def failed(reason: str, error: str | None) -> None:
             self._forwarded_bytes -= size_bytes

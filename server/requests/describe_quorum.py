@@ -6,6 +6,8 @@ address, so that a client needs no second request to find it. Source: KIP-595, 8
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quorumd.raft.types import Endpoint, ReplicaKey
 from quorumd.server.model.partition_view import (
     PartitionView,
@@ -67,6 +69,22 @@ def describe_quorum(
         partition = _hint(view, version, listener)
     topic = DescribeQuorumResponseTopic(topic_name=METADATA.name, partitions=(partition,))
     return DescribeQuorumResponse(error_message=_message(version, ""), topics=(topic,), nodes=nodes)
+
+
+def for_any_client(response: DescribeQuorumResponse) -> DescribeQuorumResponse:
+    """A leader's response to another node, as Kafka's clients understand it: each id has one node.
+
+    Of several replicas of one id it is the one that votes.
+    """
+    partitions = (each for topic in response.topics for each in topic.partitions)
+    voters = {
+        (voter.replica_id, voter.replica_directory_id)
+        for partition in partitions
+        for voter in partition.current_voters
+    }
+    ordered = sorted(response.nodes, key=lambda it: (it.node_id, it.directory_id) in voters)
+    found = {node.node_id: replace(node, directory_id=uuid_or_zero(None)) for node in ordered}
+    return replace(response, nodes=tuple(found[node_id] for node_id in sorted(found)))
 
 
 def _asks_for_metadata(request: DescribeQuorumRequest) -> bool:

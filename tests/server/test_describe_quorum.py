@@ -8,7 +8,7 @@ import pytest
 
 from quorumd.raft.types import ReplicaKey, Voter
 from quorumd.server.model.partition_view import ReplicaStatus
-from quorumd.server.requests.describe_quorum import describe_quorum
+from quorumd.server.requests.describe_quorum import describe_quorum, for_any_client
 from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartition,
@@ -72,6 +72,20 @@ def test_the_leader_describes_voters_observers_and_nodes(version: int) -> None:
     ]
     expected = [(n, [tuple(at) for at in endpoints(n)]) for n in (1, 2, 3, 8)]
     assert shown == (expected if uuids else [])
+
+
+def test_for_kafkas_clients_an_id_has_one_node_the_one_that_votes() -> None:
+    """A new disk under an id stands beside the old one, at another address, until it votes."""
+    twins = tuple(Voter(ReplicaKey(1, UUID(int=n)), endpoints(80 + n)) for n in (1, 2000))
+    view = FixedView(voter_rows=ROWS, announced=twins)
+    own = decoded_again(describe_quorum(view, asks(), 2, "CLIENT", is_own=True), 2)
+    assert [node.node_id for node in own.nodes] == [1, 1, 1, 2, 3]
+    shown = decoded_again(for_any_client(own), 2)
+    plain = decoded_again(describe_quorum(view, asks(), 2, "CLIENT"), 2)
+    assert shown.nodes == plain.nodes
+    assert [(node.node_id, node.listeners[0].host) for node in shown.nodes] == [
+        (n, endpoints(n)[0].host) for n in (1, 2, 3)
+    ]
 
 
 @pytest.mark.parametrize("version", range(3))

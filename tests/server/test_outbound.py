@@ -384,27 +384,45 @@ def test_each_change_of_a_client_has_a_connection_of_its_own_while_it_waits() ->
     assert ask(100) not in links
 
 
-def test_so_much_waits_for_a_leader_that_does_not_respond_and_no_more() -> None:
+@pytest.mark.parametrize(("size_bytes", "count"), [(FORWARDED_BYTES_MAX // 4, 4), (11, 256)])
+def test_so_much_waits_for_a_leader_that_does_not_respond_and_no_more(
+    size_bytes: int, count: int
+) -> None:
+    """Small ones count for more than they have: all may fail together."""
     sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
     sender.lead(key(2), "two")
     refused: list[int] = []
 
     def ask(number: int) -> None:
-        frame = b"header|" + bytes(FORWARDED_BYTES_MAX // 4 - 7)
+        frame = b"header|" + bytes(size_bytes - 7)
         responding = SimpleNamespace(send=lambda request, buffers: None)
         connection = cast(RequestConnection, responding)
         request = InboundRequest(connection, REMOVE_VOTER, 0, number, frame, len(b"header|"), 0)
         sender.outbound.forward(request, lambda: refused.append(number))
 
-    for number in range(6):
+    for number in range(count + 2):
         ask(number)
-    assert refused == [4, 5]
+    assert refused == [count, count + 1]
     calls = sender.links[-1].calls
     calls[0].failed("the connection was lost", None)
     calls[1].responded(0, b"response", 0, ("two", 1), True)
-    for number in range(10, 13):
+    for number in range(1000, 1003):
         ask(number)
-    assert refused == [4, 5, 0, 12]
+    assert refused == [count, count + 1, 0, 1002]
+
+
+def test_a_response_may_be_made_anew_for_the_client() -> None:
+    sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
+    sender.lead(key(2), "two")
+    sent: list[bytes] = []
+    responding = SimpleNamespace(send=lambda request, buffers: sent.append(b"".join(buffers)))
+    body = (b"header|body", len(b"header|"), 0)
+    request = InboundRequest(cast(RequestConnection, responding), REMOVE_VOTER, 0, 7, *body)
+    sender.outbound.forward(
+        request, lambda: None, reshape=lambda frame, body_at: frame[body_at:] * 2
+    )
+    sender.links[-1].calls[-1].responded(0, b"head|yes", 5, ("two", 1), True)
+    assert sent == [(4 + 1 + 6).to_bytes(4, "big") + (7).to_bytes(4, "big") + b"\0yesyes"]
 
 
 def test_what_a_replica_wanted_of_the_leader_is_not_sent_when_it_wants_it_no_more() -> None:
