@@ -6,12 +6,10 @@ import math
 import ssl
 from collections.abc import Callable
 
-from cryptography import x509
-
 from quorumd.config.node_principals import USER
 from quorumd.config.tls import TlsConfig
 from quorumd.security.contexts import Contexts
-from quorumd.security.distinguished_name import subject_of
+from quorumd.security.distinguished_name import end_of, subject_of
 from quorumd.security.errors import CertificateProblem, HandshakeOutcome
 from quorumd.security.explanations import Failure, presented_chain
 from quorumd.security.host_names import dialled_name
@@ -78,14 +76,12 @@ class Credentials:
         if certificate is None:
             return Identity(ANONYMOUS, math.inf, None)
         try:
-            parsed = x509.load_der_x509_certificate(certificate)
-            name = subject_of(certificate)
+            name, expires_at = subject_of(certificate), end_of(certificate)
         except ValueError as error:
             raise CertificateProblem(
                 f"its certificate cannot be read: {error}", HandshakeOutcome.PRINCIPAL
             ) from None
-        user = self._rules.user_of(name)
-        return Identity(USER + user, parsed.not_valid_after_utc.timestamp(), certificate)
+        return Identity(USER + self._rules.user_of(name), expires_at, certificate)
 
     def explain(
         self, error: Exception, host: str | None, tls: ssl.SSLObject | None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 _KEYWORDS: Final = {
@@ -26,6 +27,8 @@ _OID: Final = 0x06
 _SEQUENCE: Final = 0x30
 _SET: Final = 0x31
 _VERSION: Final = 0xA0
+_UTC_TIME: Final = 0x17
+_TIMES: Final = {_UTC_TIME: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
 # UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString; no UniversalString.
 _STRINGS: Final = frozenset({0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E})
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
@@ -48,13 +51,37 @@ class _Value(NamedTuple):
 
 def subject_of(certificate: bytes) -> str:
     """The subject of a certificate (DER). Raises BadName."""
+    return name_text(_parts(certificate)[1].whole)
+
+
+def end_of(certificate: bytes) -> float:
+    """When a certificate (DER) ends: seconds since 1970. Raises BadName.
+
+    Libraries that read whole certificates are stricter than Java and OpenSSL about the names in them.
+    """
+    times = list(_values(_parts(certificate)[0].content))
+    if len(times) != 2 or times[1].tag not in _TIMES:
+        raise BadName("the certificate has no time of its end")
+    text = times[1].content.decode("ascii", "replace")
+    try:
+        end = datetime.strptime(text, _TIMES[times[1].tag]).replace(tzinfo=UTC)
+    except ValueError:
+        raise BadName(f"the certificate ends at no time: {text!r}") from None
+    # RFC 5280, 4.1.2.5.1: two digits stand for 1950 to 2049.
+    if times[1].tag == _UTC_TIME and end.year > 2049:
+        end = end.replace(year=end.year - 100)
+    return end.timestamp()
+
+
+def _parts(certificate: bytes) -> tuple[_Value, _Value]:
+    """Validity and subject."""
     parts = _values(_one(_one(certificate, _SEQUENCE).content, _SEQUENCE, is_first=True).content)
     # Version (if it is there), serial number, algorithm, issuer, validity, subject.
     read = [part for _, part in zip(range(6), parts, strict=False)]
     at = 5 if read and read[0].tag == _VERSION else 4
     if len(read) <= at:
         raise BadName("the certificate has no subject")
-    return name_text(read[at].whole)
+    return read[at - 1], read[at]
 
 
 def name_text(name: bytes) -> str:

@@ -25,7 +25,8 @@ from quorumd.server.net.connection_limits import (
     LINGER_S,
     MAX_IN_FLIGHT,
     MAX_IN_FLIGHT_BYTES,
-    WRITE_BUFFER_BYTES,
+    OUT_BYTES_MAX,
+    UNREAD_BYTES_MAX,
 )
 from quorumd.server.net.connection_state import TAKES_REQUESTS, CloseReason, ConnectionState
 from quorumd.server.net.inbound_request import HEAD_BYTES, NO_KEY, InboundRequest, head_of
@@ -132,7 +133,7 @@ class Connection(Caller):
             return
         self._goes_first = self.is_local or group.slots.has_voters_ip(self)
         set_options(transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX)
         self._enter(ConnectionState.OPEN)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -256,7 +257,7 @@ class Connection(Caller):
             if (
                 len(waiting) >= MAX_IN_FLIGHT
                 or self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES
-                or self._out_bytes >= WRITE_BUFFER_BYTES
+                or self._out_bytes >= OUT_BYTES_MAX
                 or self.stalled_since_ns is not None
                 or (requests.size_bytes >= requests.max_bytes and not self._goes_first)
             ):

@@ -12,5 +12,7 @@ ENDED_S: Final = 30.0
 """How long a peer that sends nothing more may wait for its responses: it may be gone."""
 LINGER_S: Final = 1.0
 """How long a peer has to close a connection that has been closed here."""
-WRITE_BUFFER_BYTES: Final = 1 << 20
-"""Beyond it a connection whose peer does not read is not read from either."""
+OUT_BYTES_MAX: Final = 1 << 20
+"""Of responses that are collected for one write; no request is taken meanwhile."""
+UNREAD_BYTES_MAX: Final = 128 << 10
+"""Of responses that the peer does not read: beyond it they count, and it is not read from either."""

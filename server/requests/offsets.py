@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.runtime import Reader
+from quorumd.server.net.connection_limits import MAX_IN_FLIGHT_BYTES
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.requests.fetch import DEBUGGING_CONSUMER, check_epoch
 from quorumd.storage.filesystem import Buffer
@@ -32,6 +33,8 @@ from quorumd.wire.messages.offset_for_leader_epoch import (
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
 SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 """The version from which each special timestamp is known; -1 and -2 always were."""
+LOOK_UP_BYTES = MAX_IN_FLIGHT_BYTES // 16
+"""What a search for a time counts for on its connection, which may have 16 of them under way."""
 
 
 class OffsetsHandler:
@@ -73,6 +76,8 @@ class OffsetsHandler:
         unwritten = self._log.unwritten()
 
         def look_up() -> list[tuple[int, int, int] | None]:
+            if not request.connection.is_open:
+                return [None] * len(lookups)
             return [self._look_up(timestamp, bounds, unwritten) for _, _, timestamp in lookups]
 
         def done(outcome: list[tuple[int, int, int] | None] | BaseException) -> None:
@@ -92,6 +97,8 @@ class OffsetsHandler:
                 rows[i][1][k] = response
             self._respond_list_offsets(request, rows)
 
+        # One may take a third of a second, whatever it responds: those of other connections wait for it.
+        request.reserve(LOOK_UP_BYTES)
         self._reader.look_up(look_up, done)
 
     def _look_up(

@@ -6,6 +6,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from cryptography import x509
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumd.security.bounded_pattern import BadPattern, BoundedPattern
-from quorumd.security.distinguished_name import BadName, name_text, subject_of
+from quorumd.security.distinguished_name import BadName, end_of, name_text, subject_of
 from quorumd.security.errors import CertificateProblem
 from quorumd.security.mapping_rules import BadRule, MappingRules
 from tests.security.java_names import ask
@@ -78,6 +79,28 @@ def test_the_subject_of_a_certificate() -> None:
     assert found == "CN=\\00d\\00b\\001,O=Müller\\, Söhne"
 
 
+@pytest.mark.parametrize("year", [1951, 1999, 2000, 2049, 2050, 2069, 9999])
+def test_the_end_of_a_certificate(year: int) -> None:
+    end = datetime(year, 12, 31, 23, 59, 58, tzinfo=UTC)
+    begin = datetime(1950, 1, 1, tzinfo=UTC)
+    data = CA.issue("db1", begin=begin, end=end).certificate.public_bytes(Encoding.DER)
+    assert end_of(data) == end.timestamp()
+    for odd in (b"991231235958", b"991331235958Z", b"99123123595 Z"):
+        changed = data.replace(f"{year % 100:02}1231235958Z".encode(), odd)
+        if changed != data and len(odd) == 13:
+            with pytest.raises(BadName, match="ends at no time"):
+                end_of(changed)
+
+
+def test_a_string_of_characters_that_its_type_has_not_is_a_name_as_for_java_and_openssl() -> None:
+    """Old CAs write user@host as a PrintableString, which the library that reads certificates refuses."""
+    data = CA.issue("a@b").certificate.public_bytes(Encoding.DER)
+    odd = data.replace(b"\x0c\x03a@b", b"\x13\x03a@b")
+    assert odd != data
+    assert subject_of(odd) == "CN=a@b"
+    assert end_of(odd) == end_of(data)
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -101,10 +124,10 @@ def test_what_is_no_name_is_refused(data: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_bytes_are_a_name_or_are_refused(data: bytes) -> None:
-    for read in (name_text, subject_of):
+    for read in (name_text, subject_of, end_of):
         for each in (data, der(0x30, data), name([attribute(CN, data)])):
             with contextlib.suppress(BadName):
-                assert isinstance(read(each), str)
+                assert isinstance(read(each), (str, float))
 
 
 OIDS = [

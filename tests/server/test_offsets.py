@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from quorumd.storage.log import Log
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.list_offsets import (
     ListOffsetsRequest,
@@ -22,8 +25,8 @@ from quorumd.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderEpochResponsePartition,
 )
-from tests.support.asking import TOPIC, ask
-from tests.support.consuming import BATCH_BYTES, EPOCH_END, LIST_OFFSETS, Bench, with_bench
+from tests.support.asking import TOPIC, ask, question
+from tests.support.consuming import BATCH_BYTES, EPOCH_END, LIST_OFFSETS, Bench, until, with_bench
 
 # -- ListOffsets
 
@@ -171,3 +174,41 @@ def test_where_an_epoch_ends_is_told_by_a_leader_that_knows(
         assert (await epoch_end(at, 4)).error_code == code
 
     with_bench(tmp_path, work, has_committed_in_epoch=False, **settings)
+
+
+@pytest.mark.pure
+def test_look_ups_of_a_client_that_is_gone_are_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may take a third of a second of the one thread that makes them."""
+    began, go_on = threading.Event(), threading.Event()
+    made: list[int] = []
+    real = Log.offset_for_timestamp
+
+    def slow(log: Log, timestamp: int, *rest: Any, **more: Any) -> Any:
+        made.append(timestamp)
+        began.set()
+        assert go_on.wait(10)
+        return real(log, timestamp, *rest, **more)
+
+    monkeypatch.setattr(Log, "offset_for_timestamp", slow)
+
+    async def work(at: Bench) -> None:
+        gone = await at.served.connect()
+        for number in range(40):
+            partition = ListOffsetsRequestPartition(timestamp=number)
+            topics = (ListOffsetsRequestTopic(name=TOPIC, partitions=(partition,)),)
+            message = ListOffsetsRequest(replica_id=-1, topics=topics)
+            await gone.send(question(LIST_OFFSETS, 7, message))
+        await until(began.is_set)
+        (connection,) = (each for each in at.served.listeners.connections if each.in_flight)
+        await until(lambda: connection.in_flight == 16)
+        await asyncio.sleep(0.05)
+        assert connection.in_flight == 16, "it has its share under way"
+        gone.close()
+        await until(lambda: not connection.is_open)
+        go_on.set()
+        assert (await listed(at, 1045)).offset == 5
+        assert made == [0, 1045]
+
+    with_bench(tmp_path, work, committed_offset=8)

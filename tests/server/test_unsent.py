@@ -69,6 +69,8 @@ def test_clients_that_do_not_read_hold_bounded_memory_together() -> None:
 
     async def work() -> None:
         async with serving_little(Parking(answer)) as served:
+            # Some 270 KB each wait in this process; the kernel has the rest.
+            served.listeners._group.unsent.max_bytes = 2 * MIB
             for n in range(20):
                 client = await served.connect()
                 client.reader._transport.pause_reading()  # type: ignore[attr-defined]  # to read nothing
