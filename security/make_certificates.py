@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -25,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from quorumd.config import java_properties
 from quorumd.security.errors import CertificateProblem
 
 CA_FILE: Final = "ca.pem"
@@ -72,11 +74,16 @@ def node_settings(store: Path, directory: Path) -> list[str]:
     """The lines of its configuration for a node that has this store, and whose CA is in `directory`."""
     return [
         "listener.security.protocol.map: CONTROLLER:SSL",
-        f"ssl.keystore.location: {store}",
-        f"ssl.truststore.location: {directory / CA_FILE}",
+        _yaml_line("ssl.keystore.location", store),
+        _yaml_line("ssl.truststore.location", directory / CA_FILE),
         "ssl.client.auth: required",
         f"quorum.node.principals: {NODE_PRINCIPALS}",
     ]
+
+
+def _yaml_line(key: str, path: Path) -> str:
+    line: str = yaml.safe_dump({key: str(path)}, width=2**31, allow_unicode=True)
+    return line.rstrip("\n")
 
 
 def make_client(directory: Path, name: str, days: int, *, force: bool = False) -> list[Path]:
@@ -88,12 +95,14 @@ def make_client(directory: Path, name: str, days: int, *, force: bool = False) -
         )
     store = _issue(directory, name, [ExtendedKeyUsageOID.CLIENT_AUTH], [], days)
     folder = directory.absolute()
-    properties = (
-        "security.protocol=SSL\n"
-        "ssl.keystore.type=PEM\n"
-        f"ssl.keystore.location={folder / name}.pem\n"
-        "ssl.truststore.type=PEM\n"
-        f"ssl.truststore.location={folder / CA_FILE}\n"
+    properties = java_properties.render(
+        {
+            "security.protocol": "SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": f"{folder / name}.pem",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(folder / CA_FILE),
+        }
     )
     files = {f"{name}.pem": (store, 0o600), f"{name}.properties": (properties.encode(), 0o644)}
     return _write(directory, files, force=force)

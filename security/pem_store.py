@@ -156,8 +156,8 @@ def _decoded(block: _Block, what: str, key: str) -> bytes:
 def _parsed(key: str, what: str, parse: Callable[[bytes], T], data: bytes) -> T:
     try:
         return parse(data)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise BadStore(key, f"{what} is damaged: {error}") from None
+    except Exception as error:  # of more kinds than the library says
+        raise BadStore(key, f"{what} is damaged, or of a kind that is not known: {error}") from None
 
 
 def _certificate(data: bytes) -> x509.Certificate:

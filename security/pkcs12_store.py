@@ -67,7 +67,8 @@ def _certificates(store: PKCS12KeyAndCertificates, path: Path, kind: str) -> lis
     held = [each.certificate for each in (store.cert, *store.additional_certs) if each is not None]
     try:
         return [whole(each) for each in held]
-    except (TypeError, ValueError, UnsupportedAlgorithm) as error:
+    except Exception as error:  # of more kinds than the library says
         raise BadStore(
-            f"ssl.{kind}.location", f"a certificate of {path} is damaged: {error}"
+            f"ssl.{kind}.location",
+            f"a certificate of {path} is damaged, or of a kind that is not known: {error}",
         ) from None

@@ -39,6 +39,8 @@ _MARK = 0x0102030405060708
 
 T = TypeVar("T")
 
+BATCH_BYTES_MAX = 8 << 20
+"""The highest log.max.batch.bytes."""
 _HELP = """Measure how fast a running quorum appends.
 
 Each client sends a batch, waits until a majority has it on disk, and sends the next one. The figures
@@ -147,6 +149,11 @@ def bench(
     timeout_s: float,
 ) -> None:
     """Runs the load and prints the figures, also those until Ctrl-C."""
+    if record_bytes * batch_records > BATCH_BYTES_MAX:
+        raise click.UsageError(
+            f"--record-bytes {record_bytes} times --batch-records {batch_records} is more than the "
+            f"{BATCH_BYTES_MAX:,} bytes that any quorum takes in a batch: lower one of them"
+        )
     load = BenchLoad(
         clients=clients,
         seconds=seconds,

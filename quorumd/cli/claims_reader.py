@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from quorumd.client.coordination.keys import PREFIX, ClaimKind, place_of
+from quorumd.client.coordination.keys import COMMENT_CHARACTERS_MAX, PREFIX, ClaimKind, place_of
 from quorumd.client.coordination.listing import ClaimedName, claimed_names
 from quorumd.client.spool import as_in_log
 from quorumd.client.view import KeyValueEntry
@@ -33,7 +33,7 @@ from quorumd.wire.records import BatchHeader, Record, iter_records
 
 NAMES_MAX: Final = 200
 """Of each kind, in a response."""
-VALUE_CHARACTERS_MAX: Final = 200
+CHARACTERS_MAX: Final = 200
 READ_S: Final = 1.0
 MEMORY_BYTES_MAX: Final = 1 << 30
 NICENESS: Final = 10
@@ -155,8 +155,14 @@ def response_of(reader: ClaimsReader, end_offset: int) -> dict[str, Any]:
 def _as_dict(found: ClaimedName) -> dict[str, Any]:
     holder = None
     if found.holder is not None:
-        holder = found.holder._replace(value=found.holder.value[:VALUE_CHARACTERS_MAX])._asdict()
-    return {"name": found.name, "holder": holder, "waiting": len(found.waiters)}
+        holder = {key: _cut(key, value) for key, value in found.holder._asdict().items()}
+    return {"name": _cut("name", found.name), "holder": holder, "waiting": len(found.waiters)}
+
+
+def _cut(key: str, value: object) -> object:
+    """A text that some client has written may be of any length, and a line of JSON may not."""
+    most = COMMENT_CHARACTERS_MAX if key == "comment" else CHARACTERS_MAX
+    return value[:most] if isinstance(value, str) else value
 
 
 def main() -> None:

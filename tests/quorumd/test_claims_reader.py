@@ -130,6 +130,19 @@ def test_many_names_are_left_off_and_long_values_are_cut(node: ClaimsLog) -> Non
     assert len(json.dumps(response["names"]["registrations"])) < 1000
 
 
+def test_whatever_a_foreign_record_says_the_response_is_short(node: ClaimsLog) -> None:
+    """The library writes no such texts, but any client may: one name would hide all others on the page."""
+    long = "x" * 1_000_000
+    fields = json.loads(value(7)) | dict.fromkeys(("owner", "host", "comment", "since"), long)
+    node.append(Record(key=b"quorumd.locks/big" + b"n" * 9000, value=json.dumps(fields).encode()))
+    reader = ClaimsReader(node.storage_dir)
+    reader.advance(node.end_offset)
+    response = response_of(reader, 0)
+    (shown,) = response["names"]["locks"]
+    assert shown["holder"]["owner"] == "x" * 200
+    assert len(json.dumps(response)) < 5000
+
+
 def test_a_damaged_snapshot_is_said_to_be_one(node: ClaimsLog) -> None:
     node.append(held("a"))
     node.roll()

@@ -169,6 +169,7 @@ def test_a_refused_append_says_why_and_what_to_do(quorum: QuorumThread, quorumct
         (("describe", "-b", "nowhere"), "'nowhere' has no port"),
         (("describe", "--timeout", "0"), "not in the range"),
         (("bench", "--warmup", "inf"), "not in the range"),
+        (("bench", "--record-bytes", "100000", "--batch-records", "90"), "lower one of them"),
         (("describe", "--timeout", "nan"), "not a number"),
         (("get", "a", "--timeout", "inf"), "not in the range"),
         (("watch", "--timeout", "2147484"), "not in the range"),

@@ -7,9 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from quorumd.config.java_properties import parse
 from quorumd.config.node_principals import node_principals
 from quorumd.config.tls import ClientAuth, TlsConfig
 from quorumd.security.checks import problems_of
@@ -71,6 +73,21 @@ def test_the_principals_are_those_that_are_printed(made: Path) -> None:
         principal = credentials.identify(own.public_bytes(Encoding.DER)).principal
         nodes[store] = templates.id_of(principal)
     assert nodes == {"quorumd-1.pem": 1, "alice.pem": None}
+
+
+@pytest.mark.parametrize("folder", [r"a\tb", "z\u00fcrich", "my certs #1", "col: on"])
+def test_a_folder_may_have_any_name(tmp_path: Path, folder: str) -> None:
+    made = tmp_path / folder
+    for command in (("ca",), ("node", "--id", "1", "--host", "db1"), ("client", "alice")):
+        result = certs(made, *command)
+        assert result.exit_code == 0, result.output
+        if command[0] == "node":
+            printed = [line for line in result.output.splitlines() if "store.location" in line]
+            lines = yaml.safe_load("\n".join(line.strip() for line in printed))
+            assert lines["ssl.keystore.location"] == str(made / "quorumd-1.pem")
+    # Java reads ISO-8859-1.
+    properties = parse((made / "alice.properties").read_bytes().decode("ascii"))
+    assert properties["ssl.keystore.location"] == str(made / "alice.pem")
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

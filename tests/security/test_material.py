@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -309,3 +310,17 @@ def test_a_store_is_a_file_or_a_text_and_not_both(tmp_path: Path) -> None:
     assert refused(half) == [
         ("ssl.keystore.key", "is set without ssl.keystore.certificate.chain: set both")
     ]
+
+
+def test_a_certificate_of_a_version_that_no_library_knows_is_told_with_its_key(
+    tmp_path: Path,
+) -> None:
+    """The library raises what is no ValueError."""
+    der = CA.certificate.public_bytes(Encoding.DER)
+    odd = der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x01", 1)
+    assert odd != der
+    path = tmp_path / "odd.pem"
+    path.write_bytes(CA.pem + ssl.DER_cert_to_PEM_cert(odd).encode())
+    ((key, text),) = refused(TlsConfig(ssl_truststore_location=path))
+    assert key == "ssl.truststore.location"
+    assert "is damaged, or of a kind that is not known" in text

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from quorumd.server.net.connection_state import CloseReason
 from quorumd.storage.log import Log
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.list_offsets import (
@@ -205,7 +206,7 @@ def test_look_ups_of_a_client_that_is_gone_are_not_made(
         await until(lambda: connection.in_flight == 16)
         await asyncio.sleep(0.05)
         assert connection.in_flight == 16, "it has its share under way"
-        gone.close()
+        connection.abort(CloseReason.IDLE, "it was idle for too long")
         await until(lambda: not connection.is_open)
         go_on.set()
         assert (await listed(at, 1045)).offset == 5
