@@ -50,6 +50,11 @@ class Credentials:
         """What new connections use."""
         return self._now[0]
 
+    @property
+    def trust(self) -> object:
+        """CAs and revocation lists."""
+        return self.material.roots, self.material.crls
+
     def prepare(self, material: Material) -> Callable[[], None]:
         """What makes new connections use this, and cannot fail. Raises CertificateProblem."""
         made = material, Contexts(self._tls, material, is_server=self._is_server)

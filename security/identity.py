@@ -30,6 +30,10 @@ class TlsSide(Protocol):
     @property
     def is_server(self) -> bool: ...
 
+    @property
+    def trust(self) -> object:
+        """What new handshakes rest on: its CAs and revocation lists; equal while these are the same."""
+
     def tls_object(
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, host: str | None
     ) -> ssl.SSLObject:

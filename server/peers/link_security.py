@@ -40,7 +40,8 @@ class LinkSecurity:
 
         `host` is what was dialled, before it was resolved: the certificate has to name it.
         """
-        return TlsStream(above, self.side, self.handshakes, _Watch(self, peer_id), host)
+        watch = _Watch(self, peer_id, self.side.trust)
+        return TlsStream(above, self.side, self.handshakes, watch, host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,16 @@ class _Watch:
 
     security: LinkSecurity
     peer_id: int | None
+    trust: object
+    """What the handshake rests on, or something older."""
 
     def on_secured(self, stream: TlsStream, identity: Identity) -> None:
-        """Raises NotThisPeer."""
+        """Raises CertificateProblem."""
+        if self.trust != self.security.side.trust:
+            # It is not among those that are made anew, and its certificate may be revoked by now.
+            raise CertificateProblem(
+                "completed a handshake that began with former CAs or revocation lists"
+            )
         principal, rights = identity.principal, self.security.rights
         if self.peer_id is None:
             if not rights.is_node(principal):

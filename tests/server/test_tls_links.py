@@ -6,8 +6,9 @@ import asyncio
 import datetime
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +19,7 @@ from quorumd.security.credentials import Credentials
 from quorumd.security.errors import CertificateProblem, PeerSpeaksPlaintext, PeerSpeaksTls
 from quorumd.security.handshakes import Handshakes
 from quorumd.security.identity import Identity
+from quorumd.security.material import read_material
 from quorumd.security.tls_records import UNEXPECTED_MESSAGE
 from quorumd.security.tls_stream import TlsStream, secured
 from quorumd.server.model.node_rights import NodeRights
@@ -110,6 +112,41 @@ def test_the_peer_itself_is_asked(authority: Authority, handshakes: Handshakes, 
     with_peers(secure(authority, handshakes), [there], asks_and_is_answered, host=host)
     # A name is sent, by which one port may serve several; an address never is (RFC 6066, section 3).
     assert names == [host if host == "localhost" else None]
+
+
+def test_a_handshake_that_began_before_a_ca_or_a_list_changed_is_made_again(
+    authority: Authority, handshakes: Handshakes, tmp_path: Path
+) -> None:
+    """It would rest on what counts no more, and nothing would make it anew."""
+    there = listening(authority, authority.store("quorumd-2", ["localhost"]))
+    here = secure(authority, handshakes)
+    side = cast(Credentials, here.side)
+    other = Authority(tmp_path, "another")
+    both = tmp_path / "both.pem"
+    both.write_bytes(authority.trust.read_bytes() + other.trust.read_bytes())
+    changed = replace(
+        side.material, roots=read_material(TlsConfig(ssl_truststore_location=both)).roots
+    )
+    begun = 0
+
+    def change(*_: object) -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 1:
+            side.prepare(changed)()
+
+    there.sni_callback = change
+
+    async def work(peers: list[Peer], at: list[Address], owner: Owner) -> None:
+        owner.link.open()
+        while "answered" not in [outcome[1] for outcome in owner.outcomes]:
+            owner.vote()
+            await asyncio.sleep(0.05)
+        ((_, error),) = owner.unreachable
+        assert "a handshake that began with former CAs or revocation lists" in str(error)
+        assert begun == 2
+
+    with_peers(here, [there], work, host="localhost")
 
 
 def test_the_certificate_of_another_node_is_not_the_peers(
