@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorumd.config.errors import BadValue
@@ -41,7 +40,7 @@ from quorumd.storage.layout import META_PROPERTIES
 from quorumd.storage.log import Log
 from quorumd.storage.meta_properties import LogOwner, random_storage_id
 from quorumd.storage.quorum_state import QuorumState
-from quorumd.storage.snapshot_file import SnapshotFacts
+from quorumd.storage.snapshot_file import SnapshotFacts, check_cluster
 from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.version import VERSION, form
 from quorumd.wire.batch_header import BatchHeader
@@ -123,7 +122,7 @@ def _sound_snapshots(
     sound = []
     for facts in snapshots.open():
         try:
-            _check_cluster(facts, cluster_id, snapshots.path(facts.id))
+            check_cluster(facts, cluster_id, snapshots.path(facts.id))
             if facts.id.end_offset > applied_offset:
                 snapshots.verify(facts.id)
         except DamagedSnapshot as damage:
@@ -131,18 +130,6 @@ def _sound_snapshots(
         else:
             sound.append(facts)
     return sound
-
-
-def _check_cluster(facts: SnapshotFacts, cluster_id: str | None, path: Path) -> None:
-    named = None if facts.voters is None else facts.voters.cluster_id
-    if named is not None and cluster_id is not None and named != cluster_id:
-        raise DamagedSnapshot(
-            f"a snapshot of cluster {named} in a directory of cluster {cluster_id}",
-            path=path,
-            position=0,
-            remedy="Correct cluster.id in meta.properties, or, if that is right, move the file away: nothing"
-            " was changed",
-        )
 
 
 def raft_config(config: Config, directory: Directory, new_cluster_id: str) -> RaftConfig:

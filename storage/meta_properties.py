@@ -97,14 +97,19 @@ def load_meta_properties(
         _refuse_kafkas_own(fs, storage_dir)
     if meta.storage_id == ZERO_UUID:
         if meta.has_started:
-            raise DamagedFile(
-                "storage.id and directory.id are missing: a new one would make this node another replica",
-                path=storage_dir / META_PROPERTIES,
-                remedy="Put storage.id back, as `quorumctl describe --replication` shows it (ReplicaUuid)",
-            )
+            raise missing_storage_id(storage_dir)
         meta = replace(meta, storage_id=new_storage_id())
         save_meta_properties(fs, storage_dir, meta)
     return meta
+
+
+def missing_storage_id(storage_dir: Path) -> DamagedFile:
+    """What is wrong with the file of a node that has run, and says no more which replica it is."""
+    return DamagedFile(
+        "storage.id and directory.id are missing: a new one would make this node another replica",
+        path=storage_dir / META_PROPERTIES,
+        remedy="Put storage.id back, as `quorumctl describe --replication` shows it (ReplicaUuid)",
+    )
 
 
 def read_meta_properties(fs: FileSystem, storage_dir: Path) -> MetaProperties:

@@ -400,6 +400,19 @@ def read_facts(fs: FileSystem, path: Path, snapshot_id: SnapshotId) -> SnapshotF
         reader.close()
 
 
+def check_cluster(facts: SnapshotFacts, cluster_id: str | None, path: Path) -> None:
+    """Raises DamagedSnapshot if a snapshot names another cluster than the directory that it is in."""
+    named = None if facts.voters is None else facts.voters.cluster_id
+    if named is not None and cluster_id is not None and named != cluster_id:
+        raise DamagedSnapshot(
+            f"a snapshot of cluster {named} in a directory of cluster {cluster_id}",
+            path=path,
+            position=0,
+            remedy="Correct cluster.id in meta.properties, or, if that is right, move the file away: nothing"
+            " was changed",
+        )
+
+
 def verify_snapshot(
     fs: FileSystem,
     path: Path,

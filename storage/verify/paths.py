@@ -7,17 +7,28 @@ from enum import Enum
 from pathlib import Path
 
 from quorumd.storage import layout
-from quorumd.storage.errors import DamagedFile, NotFormatted, StorageError, from_os_error
+from quorumd.storage.errors import (
+    DamagedFile,
+    DamagedSnapshot,
+    NotFormatted,
+    StorageError,
+    from_os_error,
+)
 from quorumd.storage.filesystem import FileSystem, RealFileSystem, file_size
-from quorumd.storage.meta_properties import MetaProperties, read_meta_properties
+from quorumd.storage.meta_properties import (
+    MetaProperties,
+    missing_storage_id,
+    read_meta_properties,
+)
 from quorumd.storage.quorum_state import missing_quorum_state
 from quorumd.storage.segment_removal import segment_bases
-from quorumd.storage.snapshot_file import SnapshotFacts
+from quorumd.storage.snapshot_file import SnapshotFacts, check_cluster
 from quorumd.storage.verify.backup import verify_backup
 from quorumd.storage.verify.log import LogFacts, verify_log
 from quorumd.storage.verify.report import Finding, VerifyReport, finding_of, settled
 from quorumd.storage.verify.segment import walk_segment
 from quorumd.storage.verify.snapshot import report_snapshot, walk_snapshot
+from quorumd.wire.schema import ZERO_UUID
 
 
 class PathKind(Enum):
@@ -148,7 +159,10 @@ def _verify_storage(fs: FileSystem, storage_dir: Path, report: VerifyReport) -> 
 def _check_meta(fs: FileSystem, storage_dir: Path, report: VerifyReport) -> MetaProperties | None:
     path = storage_dir / layout.META_PROPERTIES
     try:
-        return read_meta_properties(fs, storage_dir)
+        meta = read_meta_properties(fs, storage_dir)
+        if meta.has_started and meta.storage_id == ZERO_UUID:
+            report.add(finding_of(missing_storage_id(storage_dir)))
+        return meta
     except DamagedFile as error:
         report.add(finding_of(error))
     except NotFormatted:
@@ -166,12 +180,10 @@ _RESTORING = "Run the same `quorumd restore` again"
 def _check_cluster(
     log: Path, snapshot: SnapshotFacts, meta: MetaProperties, report: VerifyReport
 ) -> None:
-    named = None if snapshot.voters is None else snapshot.voters.cluster_id
-    if named is not None and meta.cluster_id is not None and named != meta.cluster_id:
-        what = f"a snapshot of cluster {named} in a directory of cluster {meta.cluster_id}"
-        path = layout.snapshot_path(log, snapshot.id)
-        remedy = "Stop the node and move the file away"
-        report.add(Finding(path=path, what=what, position=0, remedy=remedy))
+    try:
+        check_cluster(snapshot, meta.cluster_id, layout.snapshot_path(log, snapshot.id))
+    except DamagedSnapshot as damage:
+        report.add(finding_of(damage))
 
 
 def _verify_segment(fs: FileSystem, path: Path, report: VerifyReport) -> LogFacts:
