@@ -158,6 +158,9 @@ class BootstrapServer:
 
     index: int
 
+    def __str__(self) -> str:
+        return f"bootstrap server {self.index + 1}"
+
 
 Peer = ReplicaKey | BootstrapServer
 

@@ -7,6 +7,7 @@ QUORUMCTL_TRACEBACK is set.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -148,7 +149,10 @@ def _failed(error: Exception) -> int:
         # Errors that are made for users carry it: those of the client and those of storage.
         click.echo(f"Error: {error}", err=True)
         return exit_code
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+        text = "Error: the output of quorumctl cannot be written (No space left on device)"
+        click.echo(f"{text}: what it was asked for may be done", err=True)
+    elif isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"Error: {where}{error.strerror or error}", err=True)
     else:

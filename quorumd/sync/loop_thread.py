@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
@@ -275,7 +276,8 @@ class iterating(Generic[P, T]):  # noqa: N801 (read as a decorator)
                 while (found := thread.call(following)) is not None:
                     yield found[0]
             finally:
-                if isinstance(items, AsyncGenerator):
+                # The interpreter that ends has stopped the loop's thread, and runs this for what is left.
+                if isinstance(items, AsyncGenerator) and not sys.is_finalizing():
                     with suppress(RuntimeError):
                         thread.call(items.aclose)
 

@@ -55,6 +55,7 @@ from quorumd.wire.messages.update_raft_voter import (
 from quorumd.wire.schema import Message
 
 ALTER_REASSIGNMENTS, ADD_VOTER, REMOVE_VOTER, UPDATE_VOTER, TRANSFER = 45, 80, 81, 82, 20001
+CHANGE_TIMEOUT_MAX_MS = 3_600_000
 JOIN_TIMEOUT_MS = 2_000
 """How long the leader waits until a replica that joins by itself has caught up."""
 
@@ -68,6 +69,11 @@ def _endpoints(
     return tuple(Endpoint(at.name.upper(), at.host, at.port) for at in listeners)
 
 
+def _waits_ms(asked_ms: int) -> int:
+    """How long a change waits for its turn and for what it needs: it holds a place of the queue."""
+    return min(max(0, asked_ms), CHANGE_TIMEOUT_MAX_MS)
+
+
 def _add_requested(message: AddRaftVoterRequest, reply_to: int) -> AddVoterRequested:
     return AddVoterRequested(
         reply_to=reply_to,
@@ -76,7 +82,7 @@ def _add_requested(message: AddRaftVoterRequest, reply_to: int) -> AddVoterReque
             ReplicaKey(message.voter_id, uuid_or_none(message.voter_directory_id)),
             _endpoints(message.listeners),
         ),
-        timeout_ms=max(0, message.timeout_ms),
+        timeout_ms=_waits_ms(message.timeout_ms),
         ack_when_committed=message.ack_when_committed,
     )
 
@@ -89,7 +95,7 @@ def _remove_requested(
         reply_to=reply_to,
         cluster_id=message.cluster_id,
         key=ReplicaKey(message.voter_id, uuid_or_none(message.voter_directory_id)),
-        timeout_ms=timeout_ms,
+        timeout_ms=_waits_ms(timeout_ms),
         force=message.force,
     )
 
@@ -115,7 +121,7 @@ def _transfer_requested(message: TransferLeaderRequest, reply_to: int) -> Transf
         reply_to=reply_to,
         cluster_id=message.cluster_id,
         to=None if to_id is None else ReplicaKey(to_id, uuid_or_none(message.to_directory_id)),
-        timeout_ms=max(0, message.timeout_ms),
+        timeout_ms=_waits_ms(message.timeout_ms),
     )
 
 
@@ -127,7 +133,7 @@ def reassignment_request_received(
     return ReassignmentRequested(
         reply_to=reply_to,
         target=None if wanted is None else tuple(sorted(wanted)),
-        timeout_ms=max(0, message.timeout_ms),
+        timeout_ms=_waits_ms(message.timeout_ms),
     )
 
 

@@ -428,3 +428,4 @@ def test_the_end_of_the_process_loses_no_output_and_no_error(redirection: str, c
     assert done.returncode == code
     assert done.stdout.endswith(b"and every change.\n") == (not redirection)
     assert done.stderr.count(b"\n") == (redirection == ">/dev/full")
+    assert (b"the output of quorumctl cannot be written" in done.stderr) == bool(done.stderr)

@@ -405,6 +405,28 @@ def test_a_client_does_not_survive_a_fork_and_says_so(quorum: QuorumThread) -> N
     assert (done.returncode, done.stderr) == (0, "")
 
 
+LEFT_OPEN = """
+import sys
+from quorumd import Record
+from quorumd.sync import QuorumClient
+client = QuorumClient(sys.argv[1])
+client.append([Record(value=b"a"), Record(value=b"b")])
+records = client.follow(from_offset=0) if sys.argv[2] == "follow" else client.read(0, 9)
+next(records)
+raise ValueError("an error of the program")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("call", ["follow", "read"])
+def test_a_program_that_ends_in_the_middle_of_reading_ends(quorum: QuorumThread, call: str) -> None:
+    """Its client is open, and what it iterates over is there till the end."""
+    command = [sys.executable, "-c", LEFT_OPEN, quorum.quorum.addresses, call]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("ValueError: an error of the program\n")
+
+
 # --- that it is complete
 
 

@@ -1,0 +1,29 @@
+"""Changes of the voters: from the messages of clients to what the rules are asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumd.server.translate.voter_changes import (
+    ADD_VOTER,
+    REMOVE_VOTER,
+    change_request_received,
+)
+from quorumd.wire.codec import encode
+from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
+from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+
+
+@pytest.mark.parametrize(
+    ("asked_ms", "waits_ms"), [(-1, 0), (0, 0), (5000, 5000), (2**31 - 1, 3_600_000)]
+)
+def test_a_change_waits_as_long_as_its_client_says_and_no_longer_than_an_hour(
+    asked_ms: int, waits_ms: int
+) -> None:
+    """It has one of a hundred places meanwhile, though its client is gone."""
+    added = encode(AddRaftVoterRequest(voter_id=4, timeout_ms=asked_ms), 0)
+    request = change_request_received(ADD_VOTER, 0, added, 0, 1, 7000)
+    assert request.timeout_ms == waits_ms  # type: ignore[union-attr]  # it is one to add
+    removed = encode(RemoveRaftVoterRequest(voter_id=4, timeout_ms=asked_ms), 0)
+    request = change_request_received(REMOVE_VOTER, 0, removed, 0, 1, 7000)
+    assert request.timeout_ms == (7000 if asked_ms < 0 else waits_ms)  # type: ignore[union-attr]  # one to remove
