@@ -96,7 +96,8 @@ class ClaimsReport:
             to_process.write(b"%d\n" % end_offset)
             await to_process.drain()
             response: Claims = json.loads(await from_process.readuntil(b"\n"))
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+        except (OSError, EOFError, RuntimeError, ValueError, asyncio.LimitOverrunError) as error:
+            # RuntimeError: uvloop's, for a pipe whose other end is gone.
             self._kill()
             why = "it ended" if isinstance(error, EOFError) else repr(error)
             command = f"echo 0 | {sys.executable} -P -m {_PROGRAM} {self._storage_dir}"

@@ -41,16 +41,17 @@ class PartitionHealth:
         now, found = self._node.status(), []
         if self.is_disk_full:
             found.append("the disk is full: free space, the node goes on by itself")
+        missing = [
+            voter_id
+            for voter_id in now.voters.ids
+            if voter_id in now.unreachable or self._links.is_missing(voter_id)
+        ]
+        up = (
+            f"{len(now.voters) - len(missing)} of {len(now.voters)} voters seem to be up, a majority is "
+            "needed"
+        )
         if now.leader is None or now.role is Role.RESIGNED:
-            missing = [
-                voter_id
-                for voter_id in now.voters.ids
-                if voter_id in now.unreachable or self._links.is_missing(voter_id)
-            ]
-            found.append(
-                f"no leader is known in epoch {now.epoch}: {len(now.voters) - len(missing)} of "
-                f"{len(now.voters)} voters seem to be up, a majority is needed"
-            )
+            found.append(f"no leader is known in epoch {now.epoch}: {up}")
             found += self._links.unreachable()
         elif now.role is Role.LEADER:
             if now.bootstrap_problem is not None:
@@ -60,7 +61,8 @@ class PartitionHealth:
         elif now.problem is not None:
             found.append(now.problem)
         elif not (now.has_leader_contact or self.is_disk_full):
-            found.append(f"the leader, node {now.leader.id}, does not answer")
+            text = f"the leader, node {now.leader.id}, does not answer"
+            found.append(f"{text}; {up}" if 2 * len(missing) >= len(now.voters) else text)
         elif now.high_watermark is None:
             found.append(
                 f"follows, but does not know yet what is committed: ask node {now.leader.id}, which "

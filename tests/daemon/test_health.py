@@ -97,6 +97,19 @@ def test_a_node_that_lost_its_quorum_lives_is_not_ready_and_says_why(quorum: Clu
     assert page(quorum, leader, "/readyz")[0] == 200
 
 
+def test_a_follower_that_is_left_alone_says_that_a_majority_is_missing(quorum: Cluster) -> None:
+    """It knows the leader that has died, and nobody tells it of another one."""
+    leader = quorum.wait_leader()
+    left, other = (node for node in quorum.ids if node != leader)
+    quorum.kill(leader)
+    quorum.kill(other)
+    text = "1 of 3 voters seem to be up, a majority is needed"
+    quorum.wait_for(lambda: text in page(quorum, left, "/readyz")[1], "both missing")
+    assert metrics(quorum, left)["quorumd_ready"][0][1] == 0
+    quorum.start()
+    quorum.wait_ready()
+
+
 def test_a_node_whose_peers_have_no_address_does_not_take_them_for_up(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, size=1)
     others = "2@no-such-host.invalid:9093,3@nor-this.invalid:9093"

@@ -112,6 +112,27 @@ def test_many_who_look_ask_once(log: Path) -> None:
     run(work)
 
 
+@pytest.mark.long
+def test_a_process_that_was_killed_is_said_and_replaced(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pipe is closed, by which uvloop raises another error than asyncio."""
+    monkeypatch.setattr(claims, "FRESH_S", 0.0)
+
+    async def work() -> None:
+        report = ClaimsReport(log)
+        await until(report, lambda found: found.get("offset") == 0)
+        (reader,) = readers_of(log)
+        os.kill(reader, signal.SIGKILL)
+        await asyncio.to_thread(wait_gone, log)
+        await asyncio.sleep(0.2)
+        await until(report, lambda found: "has failed" in found.get("problem", ""))
+        await until(report, lambda found: found.get("offset") == 0)
+        await report.close()
+
+    run(work)
+
+
 @asynccontextmanager
 async def asked_always(
     log: Path, monkeypatch: pytest.MonkeyPatch

@@ -225,6 +225,8 @@ def odd_certificate(folder: Path, *, at: str = "subject") -> Path:
     )
     if at == "teletex":
         der = der.replace(b"\x0c\x08AAAABBBB", b"\x14\x08J\xfcrgenXX")
+    if at == "version 2":
+        der = der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x01", 1)
     path = folder / "odd.pem"
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     path.write_bytes(pem + ssl.DER_cert_to_PEM_cert(der).encode())
@@ -232,7 +234,7 @@ def odd_certificate(folder: Path, *, at: str = "subject") -> Path:
 
 
 @BOTH
-@pytest.mark.parametrize("at", ["teletex", "x400 address"])
+@pytest.mark.parametrize("at", ["teletex", "x400 address", "version 2"])
 def test_a_stranger_may_show_anything(sides: Sides, at: str) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(odd_certificate(sides.folder, at=at))
