@@ -27,6 +27,7 @@ NO_FILE = "there is no such file: name the configuration with --config FILE"
 _NULL_TAG = "tag:yaml.org,2002:null"
 _LISTENER_NAME = re.compile(r"([\w-]+)://")
 _SYNTAX_ADVICE = "expected lines of the form 'key: value'"
+_QUOTES_ADVICE = "; a value that begins with a bracket, as an IPv6 address, is written in quotes"
 
 
 class Entry(NamedTuple):
@@ -167,7 +168,8 @@ def _explained(error: yaml.MarkedYAMLError) -> str:
     if "another document" in problem:
         return "a second document begins here: the file must hold one ('---' at most at the top)"
     context = f"{error.context}, " if error.context else ""
-    return f"this is not YAML ({context}{problem}): {_SYNTAX_ADVICE}"
+    quotes = _QUOTES_ADVICE if "flow" in context else ""
+    return f"this is not YAML ({context}{problem}): {_SYNTAX_ADVICE}{quotes}"
 
 
 def _problem_of_key(

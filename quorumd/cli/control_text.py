@@ -10,7 +10,7 @@ from typing import Any
 
 from quorumd.cli.text import counted, fields_as_json, printable, timestamp_text
 from quorumd.client.voter_sets import voter_set_changes
-from quorumd.raft.types import ReplicaKey
+from quorumd.raft.types import Endpoint, ReplicaKey
 from quorumd.wire.control_records import (
     ControlRecord,
     ControlType,
@@ -39,7 +39,7 @@ def _key(voter: KRaftVoter) -> ReplicaKey:
 def voter_text(voter: KRaftVoter) -> str:
     """(id, uuid) and where the voter listens."""
     endpoints = [
-        f"{printable(each.name)}://{printable(each.host)}:{each.port}" for each in voter.endpoints
+        str(Endpoint(printable(at.name), printable(at.host), at.port)) for at in voter.endpoints
     ]
     feature = voter.kraft_version_feature
     versions = f"{feature.min_supported_version}..{feature.max_supported_version}"

@@ -20,6 +20,7 @@ from quorumd.cli.options import (
     to_ms,
 )
 from quorumd.cli.text import aligned, duration_text, printable, to_json
+from quorumd.raft.types import Endpoint
 
 if TYPE_CHECKING:
     from quorumd.client.description import PendingQuorumChange, QuorumDescription, ReplicaState
@@ -147,7 +148,7 @@ def _silence(description: QuorumDescription, replica: ReplicaState) -> str:
 
 
 def _endpoints(replica: ReplicaState) -> str:
-    return " ".join(f"{each.name}://{each.host}:{each.port}" for each in replica.endpoints)
+    return " ".join(str(Endpoint(at.name, at.host, at.port)) for at in replica.endpoints)
 
 
 def uuid_cell(replica: ReplicaState) -> str:

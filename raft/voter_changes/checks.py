@@ -39,7 +39,7 @@ def voter_problem(core: Core, voter: Voter) -> Refusal | None:
         return Refusal(KafkaError.INVALID_REQUEST, text)
     for at in voter.endpoints:
         if not at.name or not at.host or not 0 < at.port < 2**16:
-            text = f"{at.name}://{at.host}:{at.port} is no endpoint"
+            text = f"{at} is no endpoint"
             return Refusal(KafkaError.INVALID_REQUEST, text)
     return None
 

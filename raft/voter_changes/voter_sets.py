@@ -8,7 +8,7 @@ from quorumd.raft.control import VotersRecord
 from quorumd.raft.control_appends import append_control
 from quorumd.raft.core import Core
 from quorumd.raft.roles import Leader
-from quorumd.raft.types import Endpoint, Voter, VoterSet
+from quorumd.raft.types import Voter, VoterSet
 
 
 def append_voters(
@@ -34,6 +34,4 @@ def without_voter(voters: VoterSet, voter: Voter) -> VoterSet:
 
 def listed(values: Iterable[object]) -> str:
     """Ids, keys or endpoints as text: "1, 2, 3"."""
-    return ", ".join(
-        f"{at.name}://{at.host}:{at.port}" if isinstance(at, Endpoint) else str(at) for at in values
-    )
+    return ", ".join(map(str, values))

@@ -117,7 +117,7 @@ class PartitionHealth:
                 {
                     "id": voter.key.id,
                     "storage_id": None if voter.key.uuid is None else uuid_to_text(voter.key.uuid),
-                    "endpoints": [f"{at.name}://{at.host}:{at.port}" for at in voter.endpoints],
+                    "endpoints": [str(at) for at in voter.endpoints],
                     "unreachable": voter.key.id in unreachable,
                 }
                 for voter in view.voters

@@ -47,7 +47,8 @@ EXAMPLE = Path(__file__).parents[2] / "config" / "controller.example.yaml"
         (
             b"node.id: 1\nstorage.dir: [\n",
             ":3: this is not YAML (while parsing a flow node, expected the node content, but found "
-            "'<stream end>'): expected lines of the form 'key: value'",
+            "'<stream end>'): expected lines of the form 'key: value'; a value that begins with a bracket, "
+            "as an IPv6 address, is written in quotes",
         ),
         (
             b"node.id: 1\nstorage.dir: a: b\n",

@@ -11,6 +11,7 @@ from quorumd.cli.text import bytes_text, counted, duration_text
 from quorumd.pipeline.report import plots
 from quorumd.pipeline.report.facts import FactRow, ReportFacts
 from quorumd.pipeline.tables.history import voters_after
+from quorumd.raft.types import Endpoint
 
 ROWS_SHOWN: Final = 20
 _STYLE = """
@@ -238,7 +239,7 @@ def _lasted(row: FactRow) -> str:
 
 
 def _endpoint(each: FactRow) -> str:
-    return f"{each['name']}://{each['host']}:{each['port']}"
+    return str(Endpoint(each["name"], each["host"], each["port"]))
 
 
 def _dot(colour: str) -> str:
