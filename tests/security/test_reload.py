@@ -496,3 +496,31 @@ def test_a_check_that_hangs_does_not_hold_up_the_end(
 def test_times_alone_are_no_news(files: Files) -> None:
     os.utime(files.store)
     assert outcomes(files) == [Outcome.UNSETTLED, Outcome.SAME]
+
+
+def test_who_asks_once_has_them_read_once(
+    files: Files, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "CHECK_S", 3600.0)
+    read = 0
+    check = WatchedSet.reload
+
+    def counted(watched: WatchedSet, *, at_once: bool) -> reload.ReloadResult:
+        nonlocal read
+        read += 1
+        return check(watched, at_once=at_once)
+
+    monkeypatch.setattr(WatchedSet, "reload", counted)
+
+    async def run() -> None:
+        told = Told()
+        watcher = Watcher([files.watched], told)
+        watcher.open()
+        write(files.store, leaf(ca, "second"))
+        watcher.reload_now()
+        assert await told.next() == "SECURE loaded"
+        await asyncio.sleep(0.2)
+        assert read == 1
+        watcher.close()
+
+    asyncio.run(run())

@@ -14,6 +14,7 @@ from typing import cast
 import pytest
 import uvloop
 
+from quorumd.security import tls_stream
 from quorumd.security.credentials import Credentials
 from quorumd.security.errors import CertificateProblem
 from quorumd.security.handshakes import Handshakes
@@ -215,5 +216,43 @@ def test_who_offers_an_old_version_and_says_nothing_more_hears_the_alert(tmp_pat
             answer = await asyncio.to_thread(ask, server.sockets[0].getsockname()[1])
             assert answer[:1] == b"\x15", answer
             assert len(heard.failed) == 1
+
+    uvloop.run(run())
+
+
+def test_a_connection_outlives_the_time_that_its_handshake_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_stream, "HANDSHAKE_S", 0.5)
+    certificates = Certificates(tmp_path)
+    node, client = certificates.config("node", "localhost"), certificates.config("client")
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        heard = Heard()
+        with closing(Handshakes()) as handshakes, ExitStack() as ended:
+            here, there = Credentials(node, is_server=True), Credentials(client, is_server=False)
+            server = await loop.create_server(
+                secured(Echo, here, handshakes, heard), "127.0.0.1", 0
+            )
+            ended.callback(server.close)
+            port = server.sockets[0].getsockname()[1]
+            callers: list[Caller] = []
+
+            def call() -> Caller:
+                callers.append(Caller(4))
+                return callers[0]
+
+            await loop.create_connection(
+                secured(call, there, handshakes, heard, "localhost"), "127.0.0.1", port
+            )
+            while len(heard.secured) < 2:
+                assert not heard.failed
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.8)
+            callers[0].transport.write(b"late")
+            assert await callers[0].all == b"late"
+            callers[0].transport.close()
+            assert await callers[0].lost is None
 
     uvloop.run(run())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import suppress
 
 import pytest
 
 from quorumd.server.net.connection_quotas import ConnectionLimits, ConnectionQuotas
+from quorumd.server.net.connection_slots import ConnectionSlots
 from tests.support.serving import Client, Parking, Served, answering, request_frame, run, serving
 
 
@@ -106,5 +108,22 @@ def test_openssl_says_what_a_plaintext_listener_is() -> None:
             tls = ssl.create_default_context()
             with pytest.raises(OSError, match="WRONG_VERSION_NUMBER"):
                 await asyncio.open_connection(address.host, address.port, ssl=tls)
+
+    run(work())
+
+
+@pytest.mark.pure
+def test_a_connection_that_finds_no_slot_leaves_its_addresss_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        async with serving(Parking(answering), limits=ConnectionLimits(per_ip=1)) as served:
+            with monkeypatch.context() as full:
+                full.setattr(ConnectionSlots, "enter", lambda slots, connection: False)
+                for _ in range(3):
+                    refused = await connect_from(served, "127.0.0.2")
+                    with suppress(ConnectionError):
+                        assert await refused.rest() == b""
+            assert await is_served(await connect_from(served, "127.0.0.2"))
 
     run(work())

@@ -143,3 +143,19 @@ def test_where_nobody_could_be_read_from_for_long_the_largest_goes(
     node.group.requests.sweep(node.group.connections, FULL_NS_MAX + 1)
     assert largest.state is ConnectionState.CLOSING
     assert not [each for each in others if each.state is ConnectionState.CLOSING]
+
+
+def test_those_for_which_there_was_no_room_are_looked_at_again_though_nothing_ends(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """What was counted on for those before them may not have come."""
+    node = Node(loop, 3 * ROOM)
+    group = node.group
+    group.requests.size_bytes = group.requests.max_bytes
+    for connection in node.connections:
+        connection.state = PAUSED
+        connection.resume_reading_soon()
+    group.requests.remove(group.requests.max_bytes - READ_BYTES)
+    loop.run_until_complete(asyncio.sleep(0.3))
+    assert all(each.state is OPEN for each in node.connections)
+    group.requests.size_bytes = 0

@@ -110,3 +110,23 @@ def test_responses_behind_one_that_is_waited_for_are_bounded_together() -> None:
                 assert [(await client.answer())[0] for _ in range(4)] == [0, 1, 2, 3]
 
     run(work())
+
+
+def test_what_a_slow_client_has_read_counts_no_more() -> None:
+    def answer(request: InboundRequest) -> None:
+        request.respond((answer_frame(request, bytes(8 * MIB)),))
+
+    async def work() -> None:
+        async with serving(Parking(answer)) as served:
+            unsent = served.listeners._group.unsent
+            client = await served.connect()
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]  # to read nothing
+            await client.send(request_frame(1))
+            await until(lambda: unsent.total_bytes > 0)
+            client.reader._transport.resume_reading()  # type: ignore[attr-defined]  # and go on
+            assert (await client.answer())[0] == 1
+            await until(lambda: unsent.total_bytes == 0)
+            (connection,) = served.listeners.connections
+            assert connection.is_open
+
+    run(work())

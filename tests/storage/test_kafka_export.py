@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -14,7 +15,7 @@ from quorumd.raft.types import Address, SnapshotId, uuid_to_text
 from quorumd.storage.directory import format_directory, open_directory
 from quorumd.storage.epoch_checkpoint import parse_epochs
 from quorumd.storage.errors import DamagedLog, StorageError
-from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.filesystem import Buffer, RealFileSystem
 from quorumd.storage.kafka_export import (
     EPOCH_GAP,
     ExportRefused,
@@ -302,3 +303,33 @@ def test_without_meta_properties_until_all_is_there(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         write_export(replace(plan), tmp_path / "controller")
     assert not (tmp_path / "controller" / META).exists()
+
+
+class Syncs(RealFileSystem):
+    """Knows of each file that was opened to be written whether it was synced behind its last write."""
+
+    def __init__(self) -> None:
+        self.is_synced: dict[str, bool] = {}
+        self._names: dict[int, str] = {}
+
+    def open(self, path: Path, *, writable: bool = False, create: bool = False) -> int:
+        handle = super().open(path, writable=writable, create=create)
+        self._names[handle] = path.name if writable else ""
+        return handle
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], at: int) -> int:
+        self.is_synced[self._names[handle]] = False
+        return super().pwritev(handle, buffers, at)
+
+    def fsync(self, handle: int) -> None:
+        super().fsync(handle)
+        self.is_synced[self._names[handle]] = True
+
+
+@pytest.mark.pure
+def test_what_is_copied_is_on_disk_before_the_directory_is_a_controllers(tmp_path: Path) -> None:
+    fs = Syncs()
+    write_export(plan_export(observed(tmp_path), 2), tmp_path / "controller", fs=fs)
+    written = [name for name in fs.is_synced if name.endswith(".log")]
+    assert len(written) == 2
+    assert all(fs.is_synced[name] for name in written)
