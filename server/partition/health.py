@@ -52,6 +52,11 @@ class PartitionHealth:
         )
         if now.leader is None or now.role is Role.RESIGNED:
             found.append(f"no leader is known in epoch {now.epoch}: {up}")
+            if now.epoch == 0 and now.role is Role.OBSERVER and len(now.voters) > 0 and not missing:
+                found.append(
+                    "this directory was formatted without --bootstrap, so it waits for a quorum that exists: "
+                    "the first voters of a new one are formatted with it"
+                )
             found += self._links.unreachable()
         elif now.role is Role.LEADER:
             if now.bootstrap_problem is not None:

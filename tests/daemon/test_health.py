@@ -110,6 +110,19 @@ def test_a_follower_that_is_left_alone_says_that_a_majority_is_missing(quorum: C
     quorum.wait_ready()
 
 
+def test_first_voters_that_were_not_formatted_as_such_say_what_is_missing(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    for node in cluster.ids:
+        cluster.write_config(node)
+        cluster.format_one(node)
+    try:
+        cluster.start()
+        text = "this directory was formatted without --bootstrap"
+        cluster.wait_for(lambda: text in page(cluster, 1, "/readyz")[1], "what is missing")
+    finally:
+        cluster.kill_all()
+
+
 def test_a_node_whose_peers_have_no_address_does_not_take_them_for_up(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, size=1)
     others = "2@no-such-host.invalid:9093,3@nor-this.invalid:9093"

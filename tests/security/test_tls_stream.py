@@ -250,6 +250,7 @@ def test_a_connection_outlives_the_time_that_its_handshake_may_take(
                 assert not heard.failed
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.8)
+            assert not callers[0].lost.done()
             callers[0].transport.write(b"late")
             assert await callers[0].all == b"late"
             callers[0].transport.close()
