@@ -95,8 +95,14 @@ def test_who_means_another_node_is_told_to_begin_anew(
     request = replace(SOFTWARE, cluster_id=cluster_id, node_id=node_id)
     answer = decoded_again(api_versions(FixedView(), decoded_again(request, 5), 5), 5)
     assert (answer.error_code, bool(answer.api_keys)) == (error, not error)
-    unknown = FixedView(cluster_id=None)
-    assert api_versions(unknown, replace(request, node_id=-1), 5).error_code == 0
+
+
+@pytest.mark.parametrize(("node_id", "error"), [(-1, 0), (2, 0), (3, 129)])
+def test_a_node_that_does_not_know_its_cluster_yet_may_be_of_the_clients(
+    node_id: int, error: int
+) -> None:
+    request = replace(SOFTWARE, cluster_id="cluster-of-tests", node_id=node_id)
+    assert api_versions(FixedView(cluster_id=None), request, 5).error_code == error
 
 
 def test_an_unknown_version_of_api_versions_is_told_the_known_ones() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,20 +16,31 @@ import pytest
 from quorumd.raft.types import SnapshotId
 from quorumd.server.disk import disk_worker
 from quorumd.server.disk.disk_worker import DiskWorker
+from quorumd.server.disk.group_commit import Step, carry_out
 from quorumd.server.model.disk_jobs import (
     DeleteFiles,
     Files,
+    InstallSnapshot,
     SaveState,
     StoreChunk,
     Truncate,
     WriteRecords,
 )
 from quorumd.storage.errors import DiskFailed
-from quorumd.storage.filesystem import Buffer, RealFileSystem
+from quorumd.storage.filesystem import Buffer, FileSystem, RealFileSystem
 from quorumd.storage.log import Chunk, Log
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_store import SnapshotStore
-from tests.storage.helpers import batch
+from tests.storage.faulty_filesystem import Survival
+from tests.storage.helpers import (
+    DIRECTORY,
+    batch,
+    crash,
+    crash_points,
+    empty_disk,
+    fill,
+    open_log,
+)
 
 WAIT_S = 5.0
 
@@ -292,3 +304,30 @@ def test_cleaning_leaves_a_snapshot_that_was_completed_after_it_was_asked_for(
     assert bench.told.next() == ("completed", 1, False)
     assert bench.snapshots.ids == [kept, newer]
     bench.log.close()
+
+
+@pytest.mark.parametrize("survival", [Survival.LOSE, Survival.KEEP])
+def test_wherever_the_power_goes_the_log_is_there_or_the_snapshot_that_takes_its_place(
+    survival: Survival,
+) -> None:
+    snapshot, synced_end = SnapshotId(9, 1), 0
+
+    def install(fs: FileSystem) -> None:
+        nonlocal synced_end
+        synced_end = 0
+        log, snapshots = open_log(fs), SnapshotStore(fs, DIRECTORY)
+        fill(log, range(3))
+        synced_end = 3
+        snapshots.write_part(snapshot, 0, b"all of it")
+        log.reset_cache(snapshot.end_offset)
+        files = Files(log, snapshots, lambda state: None)
+        assert list(carry_out(files, [InstallSnapshot(1, snapshot)])) == [Step.DONE]
+
+    for at in crash_points(install):
+        fs = empty_disk()
+        crash(fs, at, install)
+        after = fs.crash(survival, Random(at))
+        is_installed = after.exists(SnapshotStore(after, DIRECTORY).path(snapshot))
+        log = open_log(after, snapshots=[snapshot] if is_installed else [])
+        assert log.log_end_offset >= (snapshot.end_offset if is_installed else synced_end)
+        log.close()

@@ -302,6 +302,38 @@ def test_a_client_that_resets_while_its_page_is_made_ends_nothing(path: str) -> 
     assert run(work()) == []
 
 
+def test_the_end_of_a_page_waits_for_a_client_that_reads_slowly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However small what is left of it: after the end the client has a second to take it."""
+    body, is_ended = b"x" * 60_000, asyncio.Event()
+
+    async def linger(reader: asyncio.StreamReader) -> None:
+        is_ended.set()
+
+    async def made(accept: str) -> http.Page:
+        return http.Page(body)
+
+    monkeypatch.setattr(http, "_linger", linger)
+
+    async def work() -> None:
+        async with serving(State(), {"/page": made}) as pages:
+            assert pages._server is not None
+            for listening in pages._server.sockets:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            with socket.socket() as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.connect(("127.0.0.1", pages.port))
+                client.sendall(b"GET /page HTTP/1.1\r\n\r\n")
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(is_ended.wait(), 0.2)
+                reader, writer = await asyncio.open_connection(sock=client)
+                assert (await reader.read()).endswith(b"\r\n\r\n" + body)
+                writer.close()
+
+    run(work())
+
+
 def test_closing_ends_open_connections() -> None:
     async def work() -> None:
         async with serving(State()) as pages:

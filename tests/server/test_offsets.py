@@ -27,7 +27,16 @@ from quorumd.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponsePartition,
 )
 from tests.support.asking import TOPIC, ask, question
-from tests.support.consuming import BATCH_BYTES, EPOCH_END, LIST_OFFSETS, Bench, until, with_bench
+from tests.support.consuming import (
+    BATCH_BYTES,
+    EPOCH_END,
+    LIST_OFFSETS,
+    RECORDS,
+    Bench,
+    one_batch,
+    until,
+    with_bench,
+)
 
 # -- ListOffsets
 
@@ -88,6 +97,18 @@ def test_no_record_is_found_below_a_log_start_whose_deletion_is_queued(tmp_path:
         assert (row.error_code, row.offset, row.timestamp) == (0, 4, 1040)
 
     with_bench(tmp_path, work, segment_bytes=2 * BATCH_BYTES, log_start_offset=4)
+
+
+@pytest.mark.parametrize("timestamp", [-3, 1100])
+def test_a_record_is_found_that_is_committed_before_it_is_on_this_disk(
+    tmp_path: Path, timestamp: int
+) -> None:
+    async def work(at: Bench) -> None:
+        at.log.append(one_batch(RECORDS), RECORDS, RECORDS + 1)
+        row = await listed(at, timestamp)
+        assert (row.error_code, row.offset, row.timestamp) == (0, RECORDS, 1100)
+
+    with_bench(tmp_path, work, committed_offset=RECORDS + 1)
 
 
 @pytest.mark.parametrize(

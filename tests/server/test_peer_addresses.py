@@ -17,6 +17,7 @@ import pytest
 from quorumd.raft.types import Address
 from quorumd.server.peers import address_book
 from quorumd.server.peers import peer_channel as peers
+from quorumd.server.peers.dialing import HostResolver
 from tests.server.links import (
     ITSELF,
     NEITHER,
@@ -184,6 +185,16 @@ def test_a_name_that_hangs_is_looked_up_once_at_a_time(names: Callable[..., None
             await until(lambda: owner.metrics.peer_connect_failures >= 4)
             looking = [at for at in threading.enumerate() if at.name == "name slow.test"]
             assert len(looking) == 1
+
+    run(work())
+
+
+def test_a_name_leads_where_it_leads_now(names: Callable[..., None]) -> None:
+    async def work() -> None:
+        resolver = HostResolver()
+        for ip in ("127.0.0.2", "127.0.0.3"):
+            names("moves.test", ip)
+            assert await resolver.ips_of("moves.test") == [ip]
 
     run(work())
 

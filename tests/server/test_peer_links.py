@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumd.raft.types import Address
+from quorumd.security.errors import CertificateProblem
 from quorumd.server.model.peer_calls import HungUp
 from quorumd.server.peers.peer_links import HUNG_UP_S, PeerLinks
 
@@ -60,3 +61,22 @@ def test_one_that_is_gone_meanwhile_is_called_that() -> None:
     links.note_failed("node 2", WHERE, HungUp())
     links.forget("node 2", 2)
     assert links.unreachable() == []
+
+
+def test_what_an_operator_had_to_mend_is_mended_when_the_peer_is_reached() -> None:
+    links = PeerLinks(clock=Clock())
+    assert links.note_failed("node 2", WHERE, CertificateProblem("it has expired"))
+    assert links.warnings() == ["node 2 at db2:9093: it has expired"]
+    links.note_made("node 2", 2, is_behind=False)
+    assert links.warnings() == links.unreachable() == []
+
+
+def test_a_replica_whose_links_are_plaintext_is_warned_of_until_it_is_no_peer_any_more() -> None:
+    links = PeerLinks(clock=Clock())
+    for replica_id in (2, 3):
+        links.note_made(f"node {replica_id}", replica_id, is_behind=True)
+    links.forget("node 2")
+    assert len(links.warnings()) == 2, "another peer has that id"
+    links.forget("node 2", 2)
+    (text,) = links.warnings()
+    assert text.startswith("node 3 connects to others in plaintext still")

@@ -258,6 +258,44 @@ def test_what_is_committed_costs_no_memory() -> None:
     assert state.check(7, 0, 999, 1) == Duplicate(999, 999)
 
 
+class Jobs:
+    """A disk that has done nothing yet."""
+
+    def __init__(self) -> None:
+        self.all: list[object] = []
+
+    def submit(self, job: object) -> None:
+        self.all.append(job)
+
+    def flush(self) -> None:
+        raise AssertionError("the driver flushes")
+
+
+def adapter_of(log: Log, producers: ProducerState, jobs: Jobs) -> StorageAdapter:
+    return StorageAdapter(
+        log,
+        jobs,
+        producers,
+        Metrics(),
+        lambda: None,
+        cast(ClientBatches, None),
+        lambda facts: None,
+        None,
+        lambda: 0,
+    )
+
+
+def one_batch(offset: int, producer_id: int) -> bytes:
+    return build_batch(
+        [Record(timestamp=1, value=b"v")],
+        base_offset=offset,
+        epoch=1,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=offset,
+    )
+
+
 @pytest.mark.parametrize("cache_bytes", [1 << 20, 3_000, 0])
 def test_a_truncation_beyond_what_is_remembered_reads_the_log_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_bytes: int
@@ -267,44 +305,45 @@ def test_a_truncation_beyond_what_is_remembered_reads_the_log_again(
     producers, draw = ProducerState(), random.Random(5)
     headers = []
     for offset in range(100):
-        data = build_batch(
-            [Record(timestamp=1, value=b"v")],
-            base_offset=offset,
-            epoch=1,
-            producer_id=draw.randrange(5),
-            producer_epoch=0,
-            base_sequence=offset,
-        )
+        data = one_batch(offset, draw.randrange(5))
         headers.append(read_header(data))
         producers.note(headers[-1])
         log.append(data, offset, offset + 1)
         log.write(data, offset, offset + 1)
     log.sync()
-    jobs: list[object] = []
-
-    class Jobs:
-        def submit(self, job: object) -> None:
-            jobs.append(job)
-
-        def flush(self) -> None:
-            raise AssertionError("the driver flushes")
-
-    storage_adapter = StorageAdapter(
-        log,
-        Jobs(),
-        producers,
-        Metrics(),
-        lambda: None,
-        cast(ClientBatches, None),
-        lambda facts: None,
-        None,
-        lambda: 0,
-    )
-    storage_adapter.truncate(TruncateLog(write=1, end_offset=60))
+    jobs = Jobs()
+    adapter_of(log, producers, jobs).truncate(TruncateLog(write=1, end_offset=60))
     fresh = ProducerState()
     for header in headers[:60]:
         fresh.note(header)
     assert producers._producers == fresh._producers
-    assert len(jobs) == 1
+    assert len(jobs.all) == 1
     log.truncate(60)
+    log.close()
+
+
+def test_what_a_truncation_that_waits_for_the_disk_takes_away_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other batches have taken its place in memory, and are truncated in turn."""
+    monkeypatch.setattr(producer_state, "REMEMBERED_UNDOS", 4)
+    log = Log.open(RealFileSystem(), tmp_path, segment_bytes=1 << 20, tail_cache_bytes=0)
+    producers, jobs = ProducerState(), Jobs()
+    adapter = adapter_of(log, producers, jobs)
+
+    def append(offset: int, producer_id: int) -> bytes:
+        data = one_batch(offset, producer_id)
+        producers.note(read_header(data))
+        log.append(data, offset, offset + 1)
+        return data
+
+    for offset in range(20):
+        log.write(append(offset, 1), offset, offset + 1)
+    adapter.truncate(TruncateLog(write=1, end_offset=10))
+    for offset in range(10, 20):
+        append(offset, 2)
+    adapter.truncate(TruncateLog(write=2, end_offset=15))
+    assert len(jobs.all) == 2
+    fresh = state_of(*((1, 0, n, 1) for n in range(10)), *((2, 0, n, 1) for n in range(10, 15)))
+    assert producers.remembered() == fresh.remembered()
     log.close()

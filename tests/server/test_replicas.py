@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -15,12 +16,19 @@ import pytest
 from quorumd.config.addresses import ConfiguredVoter
 from quorumd.config.model import Config
 from quorumd.raft.config import StoredState
-from quorumd.raft.effects import EndQuorumEpoch, Fetch, SendRequest
-from quorumd.raft.events import Event, RequestFailed, TimerFired
+from quorumd.raft.effects import (
+    EndQuorumEpoch,
+    Fetch,
+    FetchSnapshot,
+    SendReply,
+    SendRequest,
+    SnapshotReply,
+)
+from quorumd.raft.events import Event, FetchSnapshotRequestReceived, RequestFailed, TimerFired
 from quorumd.raft.log_view import LogView, VoterEntry
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
-from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, SnapshotId
 from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.disk.log_reader import LogReader
 from quorumd.server.disk.storage_adapter import ClientBatches, StorageAdapter
@@ -34,12 +42,15 @@ from quorumd.server.node import EXIT_FAILED, Node, open_partition
 from quorumd.server.partition.partition import Partition
 from quorumd.server.peers.outbound import FETCH, Outbound, OutboundSettings
 from quorumd.server.peers.peer_channel import TcpPeerChannel
+from quorumd.server.requests.raft_requests import RaftRequestHandler
 from quorumd.server.translate import fetch as translate_fetch
+from quorumd.server.translate.snapshot import snapshot_request
 from quorumd.storage.directory import Directory, format_directory, open_directory
 from quorumd.storage.errors import DiskFailed, OffsetNotInLog
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.log import Log
 from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.wire import control_records
 from quorumd.wire.errors import UnsupportedVersion
 from quorumd.wire.messages.describe_quorum import (
@@ -55,13 +66,15 @@ from quorumd.wire.messages.fetch import (
     FetchRequestTopic,
     FetchResponse,
 )
+from quorumd.wire.messages.fetch_snapshot import FetchSnapshotResponse
 from quorumd.wire.registry import APIS
 from simulation.default_raft_config import default_raft_config
 from tests.raft.harness import CLUSTER, endpoints, key, keyed_set, voter_set
 from tests.server.test_fetch_answers import fetch_answer
-from tests.support.asking import TOPIC, ask, question
+from tests.storage.helpers import DIRECTORY, empty_disk
+from tests.support.asking import TOPIC, answer_to, ask, question
 from tests.support.ports import free_ports
-from tests.support.serving import Client, run
+from tests.support.serving import Client, Parking, run, serving
 
 VERSION = 17
 
@@ -240,6 +253,53 @@ def test_a_reader_that_is_closed_leaves_nobody_waiting_and_says_nothing(tmp_path
         log.close()
 
     run(work())
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_snapshot_that_cannot_be_read_for_a_replica_is_withdrawn(
+    tmp_path: Path, is_gone: bool
+) -> None:
+    fs, snapshot, damaged = empty_disk(), SnapshotId(20, 1), list[SnapshotId]()
+    store = SnapshotStore(fs, DIRECTORY)
+    store.write_part(snapshot, 0, b"a snapshot")
+    store.complete_part(snapshot)
+    if is_gone:
+        fs.remove(store.path(snapshot))
+    else:
+        fs.errors["open"] = errno.EIO
+
+    class Snapshots:
+        def serve(self, snapshot: SnapshotId, replica: ReplicaKey | None, position: int) -> bool:
+            return True
+
+        def on_damage(self, snapshot: SnapshotId, problem: str) -> None:
+            damaged.append(snapshot)
+
+    async def work() -> None:
+        def handle(event: Event) -> None:
+            assert isinstance(event, FetchSnapshotRequestReceived)
+            reply = SnapshotReply(epoch=1, leader_id=1, leader_endpoints=(), snapshot=snapshot)
+            handler.send_reply(SendReply(event.reply_to, reply, 0))
+
+        log = Log.open(RealFileSystem(), tmp_path, segment_bytes=1 << 20, tail_cache_bytes=0)
+        reader, topic = LogReader(log), METADATA
+        handler = RaftRequestHandler(
+            topic, reader, store, Snapshots(), Metrics(), handle, 1000, is_kafka_log=False
+        )
+        async with serving(Parking(handler.fetch_snapshot)) as served:
+            client = await served.connect()
+            piece = FetchSnapshot(epoch=1, snapshot=snapshot, position=0, max_bytes=10)
+            await client.send(question(59, 1, snapshot_request(piece, topic, CLUSTER, key(2))))
+            if is_gone:
+                answer = cast(FetchSnapshotResponse, await answer_to(client, 59, 1))
+                assert answer.topics[0].partitions[0].error_code == 98
+            else:
+                assert await client.rest() == b""
+        reader.close()
+        log.close()
+
+    run(work())
+    assert damaged == [snapshot]
 
 
 # -- one voter alone, everything real

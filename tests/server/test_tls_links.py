@@ -149,6 +149,24 @@ def test_a_handshake_that_began_before_a_ca_or_a_list_changed_is_made_again(
     with_peers(here, [there], work, host="localhost")
 
 
+def test_of_the_links_that_were_made_none_is_kept_that_is_closed(
+    authority: Authority, handshakes: Handshakes
+) -> None:
+    here = secure(authority, handshakes)
+
+    async def work(peers: list[Peer], at: list[Address], owner: Owner) -> None:
+        owner.link.open()
+        await until(lambda: owner.ups == 1)
+        before = here.open_streams()
+        peers[0].writers[-1].transport.abort()
+        await until(lambda: owner.ups == 2)
+        after = here.open_streams()
+        assert (len(before), len(after)) == (1, 1)
+        assert here.streams == set(after) != set(before)
+
+    with_peers(here, [listening(authority, authority.store("quorumd-2"))], work)
+
+
 def test_the_certificate_of_another_node_is_not_the_peers(
     authority: Authority, handshakes: Handshakes
 ) -> None:
