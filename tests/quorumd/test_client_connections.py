@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from quorumd import QuorumClient, Record
+from quorumd import EARLIEST, LATEST, QuorumClient, Record, RequestRefused
 from quorumd.client.errors import QuorumError
 from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from quorumd.wire.messages.list_offsets import ListOffsetsRequest
 from quorumd.wire.records import build_batch
+from quorumd.wire.schema import Message
 from tests.quorumd.conftest import QuorumThread
 from tests.quorumd.fake_quorum import FakeQuorum, numbered, with_quorum
 from tests.quorumd.test_client import values
@@ -103,5 +106,47 @@ def test_a_killed_leader_is_left_for_the_next_one() -> None:
         await quorum.nodes[1].stop()
         quorum.elect(2)
         assert await client.append([Record(value=b"b")]) == [1]
+
+    with_quorum(story)
+
+
+def test_a_connection_on_which_no_version_is_agreed_is_closed() -> None:
+    refusal = ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        quorum.before_answer = lambda _, request, answer: (
+            refusal if isinstance(request, ApiVersionsRequest) else answer
+        )
+        with pytest.raises(RequestRefused):
+            await client.list_offsets(LATEST)
+        async with asyncio.timeout(10):
+            for node in quorum.nodes.values():
+                await node.until_idle()
+
+    with_quorum(story)
+
+
+def test_an_answer_that_nobody_waits_for_any_more_ends_no_connection() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        quorum.append(build_batch(numbered(1)))
+        assert (await client.list_offsets(LATEST)).offset == 1
+        connections = len(quorum.software)
+        is_asked, answers = asyncio.Event(), asyncio.Event()
+
+        async def answer_late(node: int, request: ListOffsetsRequest) -> Message:
+            is_asked.set()
+            del quorum.handlers[ListOffsetsRequest]
+            await answers.wait()
+            return quorum.nodes[node]._list_offsets(request)
+
+        quorum.handlers[ListOffsetsRequest] = answer_late
+        given_up = asyncio.create_task(client.list_offsets(LATEST))
+        await is_asked.wait()
+        given_up.cancel()
+        other = asyncio.create_task(client.list_offsets(EARLIEST))
+        await asyncio.wait([given_up])
+        answers.set()
+        assert (await other).offset == 0
+        assert len(quorum.software) == connections
 
     with_quorum(story)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
 import pickle
 import ssl
 import threading
@@ -25,9 +26,11 @@ from quorumd import (
     Security,
 )
 from quorumd.client.errors import ConnectionFailed
+from quorumd.config.tls import TlsConfig
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.support.authority import HOSTS
 from tests.support.client_files import PASSWORD, ClientFiles
+from tests.support.odd_certificates import Authority
 
 Run = Callable[[Awaitable[None]], None]
 LOOPS = {"asyncio": asyncio.run, "uvloop": uvloop.run}
@@ -338,6 +341,30 @@ def test_a_certificate_that_is_renewed_counts_at_the_next_connection(
                 await client.describe_quorum()
             strange.write("client.pem", good)
             assert (await client.describe_quorum()).leader_id == 1
+
+    asyncio.run(run())
+
+
+def test_a_revocation_list_that_is_renewed_counts_at_the_next_connection(tmp_path: Path) -> None:
+    async def run() -> None:
+        authority = Authority()
+        node = authority.issue("node", HOSTS)
+        trust, crl = tmp_path / "ca.pem", tmp_path / "crl.pem"
+        trust.write_bytes(authority.pem)
+        crl.write_bytes(authority.crl())
+        for path in (trust, crl):
+            os.utime(path, (1e9, 1e9))
+        security = Security(
+            security_protocol="SSL", ssl_truststore_location=trust, ssl_crl_location=crl
+        )
+        quorum = FakeQuorum(size=1)
+        quorum.tls[1] = TlsConfig(ssl_keystore_location=node.write(tmp_path / "node.pem"))
+        async with quorum, QuorumClient(quorum.addresses, security=security) as client:
+            assert (await client.describe_quorum()).leader_id == 1
+            crl.write_bytes(authority.crl(node, number=2))
+            await restart(quorum)
+            with pytest.raises(CertificateProblem, match="revoked"):
+                await client.describe_quorum()
 
     asyncio.run(run())
 

@@ -12,14 +12,18 @@ from quorumd import (
     ClaimKind,
     Election,
     KeyValueView,
+    Lock,
     QuorumClient,
+    QuorumUnavailable,
     Record,
     Registration,
     list_claims,
 )
 from quorumd.client.coordination.coordinator import Coordinator
+from quorumd.wire.messages.fetch import FetchRequest
+from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum
-from tests.quorumd.test_lock import with_quorum
+from tests.quorumd.test_lock import until_waiting, with_quorum
 
 REGISTRATIONS = b"quorumd.registrations/"
 
@@ -81,6 +85,34 @@ def test_a_leader_that_died_does_not_lead_when_its_ttl_is_over() -> None:
             assert await anext(leaders) is not None
             gone.close()
             assert await anext(leaders) is None
+
+    with_quorum(story)
+
+
+def test_who_has_observed_need_not_know_of_each_change_any_more() -> None:
+    """The third in a queue is told of what the two before it add."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        is_patient = asyncio.Event()
+
+        def note(_: int, request: Message, answer: Message) -> Message:
+            if isinstance(request, FetchRequest) and request.min_bytes > 1:
+                is_patient.set()
+            return answer
+
+        async with QuorumClient(quorum.addresses) as other, Lock(client, "a", ttl=60):
+            async with aclosing(Election(other, "scheduler").observe()) as leaders:
+                assert await anext(leaders) is None
+            tasks = []
+            for count, own in enumerate((client, client, other), 1):
+                tasks.append(asyncio.create_task(Lock(own, "a", ttl=60).acquire()))
+                await until_waiting(client, count)
+            quorum.before_answer = note
+            async with asyncio.timeout(10):
+                await is_patient.wait()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     with_quorum(story)
 
@@ -190,3 +222,21 @@ def test_nor_does_it_register_twice_at_once() -> None:
         assert await registered(client) == {}
 
     with_quorum(story)
+
+
+def test_what_could_not_be_registered_in_an_outage_can_be_afterwards() -> None:
+    async def run() -> None:
+        async with (
+            FakeQuorum() as quorum,
+            QuorumClient(quorum.addresses, timeout_ms=200) as client,
+        ):
+            registration = Registration(client, "web/1", value="x")
+            quorum.elect(0)
+            with pytest.raises(QuorumUnavailable):
+                await registration.__aenter__()
+            quorum.elect(2)
+            client.timeout_ms = 5000
+            async with registration:
+                assert await registered(client) == {b"web/1": "x"}
+
+    asyncio.run(run())

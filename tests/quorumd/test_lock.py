@@ -410,6 +410,20 @@ def test_it_is_lost_when_a_person_takes_it_away() -> None:
     with_quorum(story)
 
 
+def test_who_waits_for_the_loss_is_told_at_once() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        lock = Lock(client, "a", ttl=600)
+        await lock.acquire()
+        loss = asyncio.create_task(lock.lost.wait())
+        await asyncio.sleep(0)
+        await force_unlock(client, "a", lock.token)
+        async with asyncio.timeout(10):
+            assert await loss
+        await lock.release()
+
+    with_quorum(story)
+
+
 def test_what_ends_well_but_without_the_lock_has_not_ended_well() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         async def work() -> None:

@@ -1,4 +1,4 @@
-"""Which appends of a client share a producer id, and which have none."""
+"""Which appends of a client share a producer id, and which have none; how their batches are numbered."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import asyncio
 import pytest
 
 from quorumd import AppendFailed, QuorumClient
+from quorumd.client.addresses import parse_addresses
+from quorumd.client.leader import LeaderFinder
+from quorumd.client.producer import TRY_TIMEOUT_MS, Producer, ProducerIdentity
+from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.init_producer_id import InitProducerIdRequest
 from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.records import read_header
@@ -60,5 +64,51 @@ def test_without_idempotence_no_producer_id_is_asked_for() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         assert await client.append(numbered(3), idempotent=False) == [0, 1, 2]
         assert not any(isinstance(each, InitProducerIdRequest) for _, each in quorum.requests)
+
+    with_quorum(story)
+
+
+def test_without_idempotence_no_batch_overtakes_one_that_is_sent_again() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        producer = client.producer(idempotent=False, batch_bytes=100)
+        for number, record in enumerate(numbered(30)):
+            if number == 10:
+                await producer.flush()
+                quorum.refuse_produce = [ErrorCode.NOT_ENOUGH_REPLICAS]
+            await producer.append(record)
+        await producer.flush()
+        assert not quorum.refuse_produce
+        assert [record.value for record in quorum.records()] == [b"%d" % n for n in range(30)]
+
+    with_quorum(story)
+
+
+@pytest.mark.parametrize(
+    ("idempotent", "timeout_ms"), [(False, 10 * TRY_TIMEOUT_MS), (True, TRY_TIMEOUT_MS)]
+)
+def test_without_idempotence_the_first_try_gets_all_the_time(
+    idempotent: bool, timeout_ms: int
+) -> None:
+    """A second one might append twice."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        await client.append(numbered(1), idempotent=idempotent, timeout_ms=10 * TRY_TIMEOUT_MS)
+        (sent,) = [each for _, each in quorum.requests if isinstance(each, ProduceRequest)]
+        assert sent.timeout_ms == timeout_ms
+
+    with_quorum(story)
+
+
+def test_behind_the_last_number_of_a_producer_comes_0() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        finder = LeaderFinder(parse_addresses(quorum.addresses), client_id="tests")
+        identity = ProducerIdentity(7, 0, next_sequence=0x7FFFFFFE)
+        producer = Producer(finder, timeout_ms=5000, identity=identity)
+        for _ in range(2):
+            for record in numbered(3):
+                await producer.append(record)
+            await producer.flush()
+        finder.close()
+        assert [read_header(batch).base_sequence for batch in quorum.log] == [0x7FFFFFFE, 1]
 
     with_quorum(story)

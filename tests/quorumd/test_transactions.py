@@ -215,6 +215,26 @@ def test_what_was_only_read_must_be_unchanged_too() -> None:
     with_view(story, b"a")
 
 
+def test_a_change_is_seen_by_a_transaction_that_outlives_another_one() -> None:
+    seen: list[bytes | None] = []
+
+    async def story(quorum: FakeQuorum, client: QuorumClient, view: KeyValueView) -> None:
+        async def body() -> None:
+            async with view.transaction() as t:
+                seen.append(t.get(b"a"))
+                async with view.transaction():
+                    pass
+                put(quorum, (b"b", b"new"))
+                await view.wait_for(quorum.end_offset - 1)
+                seen.append(t.get(b"b"))
+
+        with pytest.raises(Conflict):
+            await body()
+        assert seen == [b"old"]
+
+    with_view(story, b"a", b"b")
+
+
 def test_a_body_that_fails_leaves_nothing_and_the_transaction_is_over() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient, view: KeyValueView) -> None:
         begun: list[Transaction] = []
