@@ -256,11 +256,11 @@ def start(config_path: Path | None) -> None:
     Exit codes: 0 stopped, 1 failed, 2 wrong configuration, 3 damaged storage. QUORUMD_LOG_LEVEL sets
     how much is logged: debug, info, warning or error.
     """
-    # Until the node handles them itself; as process 1 of a container it would not even end by SIGTERM.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # SIGHUP has a node read keys and certificates again: at the start it does so anyway.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
+        # Until the node handles them itself; as process 1 of a container it would not even end by SIGTERM.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # SIGHUP has a node read keys and certificates again: at the start it does so anyway.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         from quorumd.server.certificate_checks import certificate_problems
         from quorumd.server.run import run_node
 
