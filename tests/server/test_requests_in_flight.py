@@ -149,8 +149,9 @@ def test_those_for_which_there_was_no_room_are_looked_at_again_though_nothing_en
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     """What was counted on for those before them may not have come."""
-    node = Node(loop, 3 * ROOM)
+    node = Node(loop, ROOM)
     group = node.group
+    group.requests.max_bytes = 4 * READ_BYTES
     group.requests.size_bytes = group.requests.max_bytes
     for connection in node.connections:
         connection.state = PAUSED
