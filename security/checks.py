@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from quorumd.config.tls import ClientAuth, TlsConfig
@@ -33,9 +32,10 @@ from quorumd.security.material import (
     KEYSTORE,
     TRUSTSTORE,
     Material,
+    encoded_key,
+    has_extension,
     has_signed,
     is_issued_by,
-    names_its_key,
     read_material,
 )
 
@@ -43,7 +43,6 @@ KeyProblem = tuple[str, str]
 """A key of the configuration, and what is wrong."""
 _READABLE_BY_OTHERS: Final = 0o004
 _TURNS_MAX: Final = 8
-_AS_DER: Final = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 _OF_TIME: Final = {
     HandshakeOutcome.EXPIRED: "have it issued anew",
     HandshakeOutcome.NOT_YET_VALID: "set the clock of this host, or of the CA that issued it, or wait",
@@ -217,14 +216,14 @@ class _Checks:
         for crl in crls:
             if problem := crl_problem(crl):
                 yield CRL, f"in {path} {problem}, so that nobody would be let in: fetch a new one"
-            if _is_delta(crl):
+            if has_extension(crl, x509.DeltaCRLIndicator):
                 issuer = crl.issuer.rfc4514_string()
                 held = f"{path} holds a delta of the revocation list of {issuer}"
                 yield (
                     CRL,
                     f"{held}, and deltas are not applied: put the CA's newest whole list there",
                 )
-        whole = [crl for crl in crls if not _is_delta(crl)]
+        whole = [crl for crl in crls if not has_extension(crl, x509.DeltaCRLIndicator)]
         authorities = dict.fromkeys((*self.material.chain[1:], *self.material.roots))
         yield from self._mistakable(whole, authorities)
         for authority in authorities:
@@ -260,9 +259,13 @@ class _Checks:
         for authority in authorities:
             if any(has_signed(authority, crl) for crl in crls):
                 keys = of_name.setdefault(authority.subject, set())
-                keys.add(authority.public_key().public_bytes(*_AS_DER))
+                keys.add(encoded_key(authority.public_key()))
         for name, keys in of_name.items():
-            if len(keys) > 1 and not all(names_its_key(crl) for crl in crls if crl.issuer == name):
+            if len(keys) > 1 and not all(
+                has_extension(crl, x509.AuthorityKeyIdentifier)
+                for crl in crls
+                if crl.issuer == name
+            ):
                 text = (
                     f"{self.tls.ssl_crl_location} holds lists of {len(keys)} CAs that are all called "
                     f"{name.rfc4514_string()}, and not all say by authority key identifier whose they are: "
@@ -306,11 +309,6 @@ class _Checks:
                 raise Failure(
                     error, self.tls, self.material, is_server, None, shown
                 ).explain() from None
-
-
-def _is_delta(crl: x509.CertificateRevocationList) -> bool:
-    """True if it only says what has changed since another list."""
-    return any(each.oid == x509.DeltaCRLIndicator.oid for each in crl.extensions)
 
 
 def _is_about(crl: x509.CertificateRevocationList, has_cas: bool) -> bool:

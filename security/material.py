@@ -172,8 +172,8 @@ def _chain_of(
     key: PrivateKeyTypes, found: Sequence[x509.Certificate], config_key: str, where: str
 ) -> tuple[x509.Certificate, ...]:
     """The certificate of this key, its issuer, and so on; what does not belong to it is left out."""
-    public = _encoded(key.public_key())
-    own = next((each for each in found if _encoded(each.public_key()) == public), None)
+    public = encoded_key(key.public_key())
+    own = next((each for each in found if encoded_key(each.public_key()) == public), None)
     if own is None:
         names = ", ".join(each.subject.rfc4514_string() or "no name" for each in found)
         raise BadStore(
@@ -188,7 +188,8 @@ def _chain_of(
     return tuple(chain)
 
 
-def _encoded(public_key: PublicKeyTypes) -> bytes:
+def encoded_key(public_key: PublicKeyTypes) -> bytes:
+    """The same bytes (DER) for the same key."""
     return public_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -210,9 +211,9 @@ def has_signed(authority: x509.Certificate, crl: x509.CertificateRevocationList)
     return is_signed and crl.issuer == authority.subject
 
 
-def names_its_key(crl: x509.CertificateRevocationList) -> bool:
-    """True if OpenSSL can tell which of several CAs of one name has signed it."""
-    return any(each.oid == x509.AuthorityKeyIdentifier.oid for each in crl.extensions)
+def has_extension(crl: x509.CertificateRevocationList, kind: type[x509.ExtensionType]) -> bool:
+    """True if the list has an extension of this kind."""
+    return any(each.oid == kind.oid for each in crl.extensions)
 
 
 def _newest(
@@ -225,7 +226,7 @@ def _newest(
     newest: dict[tuple[bytes, ...], x509.CertificateRevocationList] = {}
     for crl in crls:
         signer = next((each for each in authorities if has_signed(each, crl)), None)
-        key = b"" if signer is None else _encoded(signer.public_key())
+        key = b"" if signer is None else encoded_key(signer.public_key())
         part = (crl.issuer.public_bytes(), key, *_scope_of(crl))
         if part not in newest or _age(newest[part]) < _age(crl):
             newest[part] = crl
