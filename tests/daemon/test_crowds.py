@@ -37,8 +37,7 @@ def test_a_new_leader_is_elected_and_commits_at_nodes_full_of_idle_clients(
                 load.wait_progress(20, timeout_s=15.0)
             status = cluster.status(elected)
             assert status["leader_id"] == elected
-            # On a host with too much to do an election or two may be lost to that.
-            assert status["epoch"] <= epoch + 5, "it was not elected again and again"
+            assert status["epoch"] <= epoch + 2, "it was not elected again and again"
             assert status["connections"]["client"] <= limit
             assert status["connections"]["peer"] >= 1
             described = quorumctl("describe", "-b", cluster.address(elected))
