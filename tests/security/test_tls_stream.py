@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from contextlib import ExitStack, closing
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -66,36 +67,40 @@ class Caller(Echo):
             self.all.set_result(bytes(self.got))
 
 
+@asynccontextmanager
+async def echoed(folder: Path, wanted: int) -> AsyncIterator[tuple[Caller, Heard]]:
+    """A caller that wants so many bytes, connected to what sends all back; closed in the end."""
+    certificates = Certificates(folder)
+    node, client = certificates.config("node", "localhost"), certificates.config("client")
+    loop = asyncio.get_running_loop()
+    heard = Heard()
+    with closing(Handshakes()) as handshakes, ExitStack() as ended:
+        here, there = Credentials(node, is_server=True), Credentials(client, is_server=False)
+        server = await loop.create_server(secured(Echo, here, handshakes, heard), "127.0.0.1", 0)
+        ended.callback(server.close)
+        port = server.sockets[0].getsockname()[1]
+        callers: list[Caller] = []
+
+        def call() -> Caller:
+            callers.append(Caller(wanted))
+            return callers[0]
+
+        await loop.create_connection(
+            secured(call, there, handshakes, heard, "localhost"), "127.0.0.1", port
+        )
+        yield callers[0], heard
+        callers[0].transport.close()
+        assert await callers[0].lost is None
+
+
 @pytest.mark.parametrize("size", [10, 1_000_000])
 def test_both_sides_know_each_other_and_what_is_sent_arrives(tmp_path: Path, size: int) -> None:
-    certificates = Certificates(tmp_path)
-    node, client = certificates.config("node", "localhost"), certificates.config("client")
-
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-        heard = Heard()
-        with closing(Handshakes()) as handshakes, ExitStack() as ended:
-            here, there = Credentials(node, is_server=True), Credentials(client, is_server=False)
-            server = await loop.create_server(
-                secured(Echo, here, handshakes, heard), "127.0.0.1", 0
-            )
-            ended.callback(server.close)
-            port = server.sockets[0].getsockname()[1]
-            data = bytes(range(256)) * (size // 256 + 1)
-            callers: list[Caller] = []
-
-            def call() -> Caller:
-                callers.append(Caller(len(data)))
-                return callers[0]
-
-            await loop.create_connection(
-                secured(call, there, handshakes, heard, "localhost"), "127.0.0.1", port
-            )
-            callers[0].transport.write(data)
-            assert await callers[0].all == data
+        data = bytes(range(256)) * (size // 256 + 1)
+        async with echoed(tmp_path, len(data)) as (caller, heard):
+            caller.transport.write(data)
+            assert await caller.all == data
             assert sorted("CN=client" in each.principal for each in heard.secured) == [False, True]
-            callers[0].transport.close()
-            assert await callers[0].lost is None
 
     uvloop.run(run())
 
@@ -224,36 +229,15 @@ def test_a_connection_outlives_the_time_that_its_handshake_may_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls_stream, "HANDSHAKE_S", 0.5)
-    certificates = Certificates(tmp_path)
-    node, client = certificates.config("node", "localhost"), certificates.config("client")
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-        heard = Heard()
-        with closing(Handshakes()) as handshakes, ExitStack() as ended:
-            here, there = Credentials(node, is_server=True), Credentials(client, is_server=False)
-            server = await loop.create_server(
-                secured(Echo, here, handshakes, heard), "127.0.0.1", 0
-            )
-            ended.callback(server.close)
-            port = server.sockets[0].getsockname()[1]
-            callers: list[Caller] = []
-
-            def call() -> Caller:
-                callers.append(Caller(4))
-                return callers[0]
-
-            await loop.create_connection(
-                secured(call, there, handshakes, heard, "localhost"), "127.0.0.1", port
-            )
+        async with echoed(tmp_path, 4) as (caller, heard):
             while len(heard.secured) < 2:
                 assert not heard.failed
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.8)
-            assert not callers[0].lost.done()
-            callers[0].transport.write(b"late")
-            assert await callers[0].all == b"late"
-            callers[0].transport.close()
-            assert await callers[0].lost is None
+            assert not caller.lost.done()
+            caller.transport.write(b"late")
+            assert await caller.all == b"late"
 
     uvloop.run(run())
