@@ -64,13 +64,14 @@ class ProducerIdentity:
 class _Batch:
     """Records that are sent and acknowledged together."""
 
-    __slots__ = ("count", "data", "sent", "was_sent")
+    __slots__ = ("count", "data", "sent", "times_sent")
 
     def __init__(self, data: bytes, count: int) -> None:
         self.data = data
         self.count = count
         self.sent: SentRequest | None = None
-        self.was_sent = False
+        self.times_sent = 0
+        """How often it may have reached a leader without a response that tells."""
 
 
 class Producer:
@@ -130,7 +131,7 @@ class Producer:
     @property
     def unknown_count(self) -> int:
         """Records that were sent and are not acknowledged yet."""
-        return sum(batch.count for batch in self._pending if batch.was_sent)
+        return sum(batch.count for batch in self._pending if batch.times_sent)
 
     async def _seal(self) -> None:
         if self._is_idempotent and self.identity is None:
@@ -195,8 +196,8 @@ class Producer:
             except (QuorumUnavailable, ClientClosed) as error:
                 raise self._failed(str(error)) from error
             except (RequestRefused, NotSupported) as error:
-                if self._pending:
-                    self._pending[0].was_sent = False
+                if self._pending and self._pending[0].times_sent == 1:
+                    self._pending[0].times_sent = 0
                 raise self._failed(str(error)) from error
 
     def _send_pending(self, connection: ClientConnection) -> None:
@@ -211,8 +212,8 @@ class Producer:
                 except ConnectionFailed:
                     # `_take_oldest` reports it: sending ahead is only an optimisation.
                     return
-                self._was_sent_again = self._was_sent_again or batch.was_sent
-                batch.was_sent = True
+                self._was_sent_again = self._was_sent_again or batch.times_sent > 0
+                batch.times_sent += 1
 
     @property
     def _server_timeout_ms(self) -> int:

@@ -163,6 +163,34 @@ def test_nor_one_at_a_leader_that_has_forgotten_the_producer() -> None:
     run(work)
 
 
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_where_no_time_is_left_to_look_it_is_said_that_the_batch_may_be_there(
+    idempotent: bool,
+) -> None:
+    async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
+        put(quorum, b"a")
+        is_lost = False
+
+        def lose(_: int, request: Message, answer: Message) -> Message | None:
+            nonlocal is_lost
+            if isinstance(request, ProduceRequest) and not is_lost:
+                is_lost = True
+                quorum.sequences.clear()
+                return None
+            return None if isinstance(request, FetchRequest) else answer
+
+        quorum.before_answer = lose
+        with pytest.raises(AppendFailed) as raised:
+            await client.append(
+                [Record(key=b"x")], if_unchanged_since=1, timeout_ms=1000, idempotent=idempotent
+            )
+        assert [record.key for record in quorum.records()] == [b"a", b"x"]
+        assert raised.value.unknown_count == 1
+        assert "1 record was sent but not answered and may be in the log" in str(raised.value)
+
+    run(work)
+
+
 def test_a_conflict_at_the_first_try_is_believed_without_a_look_at_the_log() -> None:
     async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
         await client.append([Record(key=b"w")], if_unchanged_since=0)
