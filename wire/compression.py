@@ -203,13 +203,13 @@ def _unpack_zstd(data: bytes) -> Iterator[bytes]:
     # however little they send.
     stream = zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
     try:
-        for piece in _zstd_blocks(data):
+        for piece in zstd_blocks(data):
             yield stream.decompress(piece)
     except zstandard.ZstdError as error:
         raise CorruptBatch(f"zstd: {error}") from None
 
 
-def _zstd_blocks(data: bytes) -> Iterator[bytes]:
+def zstd_blocks(data: bytes) -> Iterator[bytes]:
     """`data`, cut behind each block, for the library has no limit for what one call unpacks.
 
     What is no zstd is cut anywhere.

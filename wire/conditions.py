@@ -18,6 +18,7 @@ from quorumd.wire.batch_header import BATCH_OVERHEAD, CODEC_MASK, BatchHeader
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import CorruptBatch, RefusedBatch, TooLargeBlock
 from quorumd.wire.record_walk import check_records
+from quorumd.wire.unpacked_size import BLOCK_BYTES_MAX, refused_block
 from quorumd.wire.varints import read_varint, read_varlong
 
 IF_UNCHANGED_SINCE: Final = "quorumd.if-unchanged-since"
@@ -36,9 +37,6 @@ HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 unpacks to more are not told."""
 SEARCHED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Where the headers of the first record must end, once it is unpacked, if it has any."""
-BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A block of snappy is unpacked in one step. Kafka's clients make blocks of 32 KiB; librdkafka and others
-make one of the whole batch, which has 1 MB there unless they are told otherwise."""
 
 _NAMED_KEY: Final = NAMED_KEY.encode()
 _FIRST_BYTES: Final = 512
@@ -212,11 +210,7 @@ def _is_first_marked(header: BatchHeader, data: bytes) -> Generator[None, None, 
     except RefusedBatch:
         raise
     except TooLargeBlock as error:
-        raise RefusedBatch(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"{error}; at most {BLOCK_BYTES_MAX} are taken here. Send smaller batches, or another"
-            " compression.",
-        ) from None
+        raise refused_block(error) from None
     except (CorruptBatch, IndexError, ValueError):
         return False
 

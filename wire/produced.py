@@ -1,8 +1,8 @@
 """What a leader demands of a batch that a client sends, before it takes it into the log.
 
 Reads the bytes alone: topic, leadership and producer sequences are checked elsewhere. Compressed
-records are not unpacked here, and may be as many as so many bytes can unpack to; a reader takes a batch
-that does not unpack to them for an empty one.
+records are not unpacked here: what they may unpack to is judged by `unpacked_size`, and a reader takes a
+batch that does not unpack to as many as its header says for an empty one.
 Source: the order and codes of Apache Kafka 4.3 (LogValidator, UnifiedLog). Stricter in one point:
 offset deltas must be 0..n-1 in an uncompressed batch, because Kafka stores others as they are and
 readers then see wrong offsets.
@@ -30,14 +30,12 @@ from quorumd.wire.batch_header import (
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import CorruptBatch, RefusedBatch
 from quorumd.wire.record_walk import check_records, is_plain_record, plain_record_key
+from quorumd.wire.unpacked_size import UNPACKED_BYTES_MAX
 
 MAX_AHEAD_MS: Final = 3_600_000
 """How far a timestamp may be ahead of the clock: Kafka's message.timestamp.after.max.ms."""
 _MAX_BEHIND_MS: Final = 2**63 - 1
 """How far behind it: Kafka's message.timestamp.before.max.ms, which leaves out what 64 bits do not hold."""
-
-UNPACKED_BYTES_MAX: Final = (1, 1032, 22, 255, 32_768)
-"""What a byte unpacks to at the most, by codec: none, gzip, snappy, lz4, zstd."""
 
 _RECORD_BYTES_MIN: Final = 7
 _ZSTD: Final = 4
@@ -63,7 +61,8 @@ def check_produced(
     below version 7), INVALID_RECORD (base offset not 0), MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (CRC),
     INVALID_RECORD (record count, control batch, producer id without sequence), INVALID_TIMESTAMP,
     UNSUPPORTED_COMPRESSION_TYPE (codecs 5-7), TRANSACTIONAL_ID_AUTHORIZATION_FAILED, INVALID_RECORD (more
-    records than the compressed bytes can hold), and INVALID_RECORD or INVALID_TIMESTAMP for a record.
+    records than the compressed bytes can hold), MESSAGE_TOO_LARGE (more than could come uncompressed), and
+    INVALID_RECORD or INVALID_TIMESTAMP for a record.
     """
     if data is None:
         raise _not_a_batch(data)
@@ -143,6 +142,13 @@ def check_produced(
                 raise _refused(
                     ErrorCode.INVALID_RECORD,
                     f"{record_count} records cannot be packed into {packed_bytes} bytes.",
+                )
+            if record_count * _RECORD_BYTES_MIN > max_batch_bytes:
+                raise _refused(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"The batch has {record_count} records; packed or not, at most"
+                    f" {max_batch_bytes // _RECORD_BYTES_MIN} are taken here (log.max.batch.bytes)."
+                    " Send smaller batches.",
                 )
             return header, None
     if (

@@ -18,6 +18,10 @@ from quorumd.wire.messages.fetch import FetchResponse, FetchResponsePartition
 from quorumd.wire.records import BatchHeader, Record, iter_records, scan
 
 READ = "read the log"
+UNPACKED_BYTES_MAX = 64 * 1024 * 1024
+"""Once the batches of a response have unpacked to so much, those behind them are left to the next Fetch."""
+_RECORD_BYTES = 300
+"""What a record costs in memory, besides its key and value."""
 
 
 class FetchedBatch(NamedTuple):
@@ -72,19 +76,29 @@ def only_fetched(response: FetchResponse) -> FetchResponsePartition:
 def batches_from(data: bytes | memoryview, offset: int) -> tuple[tuple[FetchedBatch, ...], int]:
     """The batches from `offset` on (records below it are cut off), and the next offset to read.
 
-    Raises ConnectionFailed if the bytes are damaged: fetch them again, perhaps from another node.
+    These need not be all: what compressed batches unpack to is held. Raises ConnectionFailed if the bytes
+    are damaged: fetch them again, perhaps from another node.
     """
     try:
         found = scan(data)
     except CorruptBatch as error:
         raise ConnectionFailed(f"sent damaged records: {error}") from None
     view = memoryview(data)
-    batches = []
+    batches: list[FetchedBatch] = []
+    held_bytes = 0
     for position, header in found:
         if header.next_offset <= offset:
             continue
-        batches.append(_read_batch(view[position : position + header.size_bytes], header, offset))
+        if held_bytes > UNPACKED_BYTES_MAX:
+            break
+        batch = _read_batch(view[position : position + header.size_bytes], header, offset)
+        batches.append(batch)
         offset = header.next_offset
+        if header.codec:
+            held_bytes += sum(
+                _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
+                for record in batch.records
+            )
     return tuple(batches), offset
 
 

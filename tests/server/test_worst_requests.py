@@ -27,7 +27,6 @@ from quorumd.storage.directory import format_directory, open_directory
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.wire import compression
 from quorumd.wire.codec import decode, encode
-from quorumd.wire.conditions import BLOCK_BYTES_MAX
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import LimitExceeded
 from quorumd.wire.headers import decode_response_header
@@ -41,6 +40,7 @@ from quorumd.wire.messages.produce import ProduceResponse
 from quorumd.wire.records import Record, build_batch
 from quorumd.wire.registry import APIS, CONTROLLER_KEYS
 from quorumd.wire.request_limits import REQUEST_LIMITS
+from quorumd.wire.unpacked_size import BLOCK_BYTES_MAX
 from tests.server.worst_requests import (
     WorstRequest,
     produce,
@@ -231,6 +231,7 @@ def test_the_hardest_batches_are_checked_in_turns(tmp_path: Path, name: str) -> 
 
 WORST_COMPRESSED = (
     "gzip",
+    "gzip of too much",
     "gzip of nothing",
     "snappy",
     "one snappy block",
@@ -276,7 +277,7 @@ def test_the_hardest_compressed_batches_are_checked_in_turns(
             assert unpacked[0] <= BLOCK_BYTES_MAX
             assert max(unpacked[1:], default=0) <= 2 * compression.CHUNK_BYTES_MAX
             await answered(recorder)
-            is_refused = name == "one snappy block"
+            is_refused = name in ("gzip of too much", "one snappy block")
             assert errors_of(9, recorder.sent) == [ErrorCode.MESSAGE_TOO_LARGE * is_refused]
 
     run(work(), deadline_s=60)

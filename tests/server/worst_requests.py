@@ -176,6 +176,10 @@ def worst_compressed() -> Iterator[tuple[str, bytes]]:
     start = _varint(2 * (len(body) + UNPACKED_BYTES + 100)) + body
     zeros = start + bytes(UNPACKED_BYTES)
     yield "gzip", _compressed(1, gzip.compress(zeros))
+    yield (
+        "gzip of too much",
+        _compressed(1, gzip.compress(b"\xff\xff\xff\xff\x0f" + bytes(UNPACKED_BYTES + (8 << 20)))),
+    )
     yield "gzip of nothing", _compressed(1, gzip.compress(b"") * (BATCH_BYTES // 20))
     yield "snappy", _compressed(2, pack(2, zeros[: 20 * BATCH_BYTES]))
     yield "one snappy block", _compressed(2, bytes(snappy.compress(zeros[: 20 * BATCH_BYTES])))

@@ -16,8 +16,9 @@ from quorumd.wire.batch_header import BATCH_OVERHEAD, LOG_OVERHEAD, BatchHeader
 from quorumd.wire.compression import CompressionType
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import RefusedBatch
-from quorumd.wire.produced import MAX_AHEAD_MS, UNPACKED_BYTES_MAX, check_produced
+from quorumd.wire.produced import MAX_AHEAD_MS, check_produced
 from quorumd.wire.records import Record, build_batch
+from quorumd.wire.unpacked_size import UNPACKED_BYTES_MAX
 
 NOW = 1_700_000_000_000
 LATEST = NOW + MAX_AHEAD_MS
@@ -148,6 +149,18 @@ def test_a_packed_batch_has_no_more_records_than_so_many_bytes_can_unpack_to(cod
             ErrorCode.INVALID_RECORD,
             f"{count} records cannot be packed into {packed_bytes} bytes.",
         )
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_packed_batch_has_no_more_records_than_one_that_is_not(codec: int) -> None:
+    def packed(count: int) -> bytes:
+        changes = ((ATTRIBUTES, codec), (COUNT, count), (LAST_DELTA, count - 1))
+        return made(*changes, value=bytes(100))
+
+    assert check(packed(100), limit=700).record_count == 100
+    error, said = refused(packed(101), limit=700)
+    assert error is ErrorCode.MESSAGE_TOO_LARGE
+    assert "at most 100 are taken here (log.max.batch.bytes)" in said
 
 
 @pytest.mark.long

@@ -1,0 +1,41 @@
+"""The batches of one Fetch response: how many are unpacked at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumd.client.reading import UNPACKED_BYTES_MAX, batches_from
+from quorumd.wire.records import Record, build_batch
+
+
+def in_parts(data: bytes) -> list[list[int]]:
+    """The base offsets of the batches of each part, as a reader gets them that goes on behind it."""
+    parts, offset, end = [], 0, -1
+    while offset != end:
+        end = offset
+        batches, offset = batches_from(data, offset)
+        if batches:
+            parts.append([batch.header.base_offset for batch in batches])
+    return parts
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_what_small_batches_unpack_to_is_held_in_parts(codec: int) -> None:
+    record = Record(value=bytes(UNPACKED_BYTES_MAX // 3))
+    data = b"".join(build_batch([record], base_offset=at, codec=codec) for at in range(7))
+    assert len(data) < UNPACKED_BYTES_MAX // 8
+    assert in_parts(data) == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_small_records_count_with_what_they_cost() -> None:
+    records = [Record()] * 100_000
+    data = b"".join(
+        build_batch(records, base_offset=at, codec=4) for at in range(0, 400_000, 100_000)
+    )
+    assert in_parts(data) == [[0, 100_000, 200_000], [300_000]]
+
+
+def test_what_is_not_compressed_is_as_large_as_it_was_sent() -> None:
+    record = Record(value=bytes(UNPACKED_BYTES_MAX // 3))
+    data = b"".join(build_batch([record], base_offset=at) for at in range(7))
+    assert in_parts(data) == [list(range(7))]
