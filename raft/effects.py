@@ -2,7 +2,8 @@
 
 Writes are numbered in the order in which they must reach the disk. An effect that may leave only after a
 write names it in `after` (0: none); the driver holds the effect until that write, and so every earlier
-one, is on disk. Durability is thus a value, not an order of calls.
+one, is on disk. Durability is thus a value, not an order of calls. Where records wait for space on a full
+disk, a quorum state may be on disk before them: then what waits for it alone may leave.
 
 Effects are values and never change; those of the hot paths are not frozen and are made by position, which
 costs a third.
@@ -11,7 +12,7 @@ costs a third.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import ClassVar, TypedDict
 
 from quorumd.raft.control import RaftControlRecord
 from quorumd.raft.errors import KafkaError
@@ -174,6 +175,11 @@ class SendRequest:
     request: Request
     after: int
 
+    @property
+    def waits_for_records(self) -> bool:
+        """True if `after` may be a write of records; False if it is that of the quorum state."""
+        return isinstance(self.request, (Fetch, FetchSnapshot))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelHeldRequests:
@@ -261,6 +267,7 @@ class DropSnapshot:
 class VerifySnapshot:
     """Check a copied snapshot: is it sound, and which voters does it name?"""
 
+    waits_for_records: ClassVar[bool] = True
     snapshot: SnapshotId
     after: int
 
@@ -286,6 +293,7 @@ class DeleteLogPrefix:
 class SendReply:
     """Reply to the request that came with `reply_to`."""
 
+    waits_for_records: ClassVar[bool] = False
     reply_to: int
     reply: Reply
     after: int

@@ -8,9 +8,16 @@ from contextlib import suppress
 from queue import Empty
 from typing import Final
 
-from quorumd.server.disk.group_commit import FULL_DISK_RETRY_S, IDLE_S, DiskLoop, Jobs, Pause, Step
+from quorumd.server.disk.group_commit import (
+    FULL_DISK_RETRY_S,
+    IDLE_S,
+    DiskLoop,
+    Jobs,
+    NoSpace,
+    Pause,
+    Step,
+)
 from quorumd.server.model.disk_jobs import DiskListener, Files
-from quorumd.storage.errors import DiskFull
 
 _BRIEF_WAIT: Final = Step.BRIEF_WAIT
 _LONG_WAIT: Final = Step.LONG_WAIT
@@ -26,7 +33,6 @@ class DiskWorker(DiskLoop):
         call_on_loop: Callable[..., object],
     ) -> None:
         super().__init__(files, listener, call_on_loop)
-        self._stopping = threading.Event()
         self._disk_thread = threading.Thread(target=self._run_all, name="disk", daemon=True)
 
     def start(self) -> None:
@@ -35,7 +41,6 @@ class DiskWorker(DiskLoop):
     def stop(self) -> None:
         """Finish what is queued, then end the thread. Blocks until it has ended."""
         self.end()
-        self._stopping.set()
         self._disk_thread.join()
 
     def _run_all(self) -> None:
@@ -46,13 +51,12 @@ class DiskWorker(DiskLoop):
                 pause = steps.send(self._wait(pause))
 
     def _wait(self, pause: Pause) -> Jobs:
-        if pause is _BRIEF_WAIT:
-            try:
-                return self.jobs.get(timeout=IDLE_S)
-            except Empty:
-                return []
         if pause is _LONG_WAIT:
             return self.jobs.get()
-        if type(pause) is DiskFull:
-            self._stopping.wait(FULL_DISK_RETRY_S)
+        is_brief = pause is _BRIEF_WAIT
+        if is_brief or type(pause) is NoSpace:
+            try:
+                return self.jobs.get(timeout=IDLE_S if is_brief else FULL_DISK_RETRY_S)
+            except Empty:
+                return []
         return None

@@ -2,8 +2,8 @@
 
 Jobs arrive in the order in which they must reach the disk. Everything that waits when the thread gets to
 it is written, and then synced once: group commit. A disk that is full holds the thread up until there is
-space again: nothing is dropped, nothing later overtakes. Any other failure is fatal: a failed fsync is
-never retried.
+space again: nothing is dropped, and nothing overtakes records but the quorum state, which has space in
+reserve. Any other failure is fatal: a failed fsync is never retried.
 
 `DiskLoop` has no thread of its own. `run` pauses where it waits: the daemon waits on a thread
 (`quorumd.server.disk.disk_worker`), a simulator on its own clock.
@@ -11,6 +11,7 @@ never retried.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -27,6 +28,7 @@ from quorumd.server.model.disk_jobs import (
     Files,
     InstallSnapshot,
     Job,
+    SavedAhead,
     SaveState,
     StoreChunk,
     Truncate,
@@ -66,7 +68,20 @@ class NotStored(NamedTuple):
     problem: str
 
 
-Pause = Step | NotStored | DiskFull
+class NoSpace(NamedTuple):
+    """Why `carry_out` pauses: to go on is to try again. `run` is to be sent the next jobs meanwhile, or no
+    jobs after `FULL_DISK_RETRY_S`.
+
+    From `behind` on the jobs wait for records alone; None if what needs space is something else.
+    """
+
+    error: DiskFull
+    behind: int | None
+
+
+_OVERTAKEN: Final = (WriteRecords, SavedAhead, StoreChunk, DropChunks)
+"""The jobs that a quorum state overtakes where there is no space: it says nothing of them."""
+Pause = Step | NotStored | NoSpace
 Jobs = list[Job] | None
 """Jobs that were handed over together; None behind the last."""
 
@@ -80,20 +95,21 @@ def carry_out(files: Files, jobs: Sequence[Job]) -> Iterator[Pause]:
     log = files.log
     chunks: list[Chunk] = []
     unsynced = False
-    for job in jobs:
+    for at, job in enumerate(jobs):
         if isinstance(job, WriteRecords):
             chunks.append(job.chunk)
             continue
         if chunks:
-            yield from _when_there_is_space(partial(log.write_many, tuple(chunks)))
+            yield from _when_there_is_space(partial(log.write_many, tuple(chunks)), at)
             chunks.clear()
             unsynced = True
         if isinstance(job, StoreChunk):
             yield _store_chunk(files.snapshots, job)
         else:
-            yield from _when_there_is_space(partial(_carry_out_alone, files, job))
+            # Perhaps another one than before: a quorum state may have been saved meanwhile.
+            yield from _when_there_is_space(partial(_carry_out_alone, files, jobs[at]))
     if chunks:
-        yield from _when_there_is_space(partial(log.write_many, tuple(chunks)))
+        yield from _when_there_is_space(partial(log.write_many, tuple(chunks)), len(jobs))
         unsynced = True
     if unsynced:
         yield _SYNC_NEXT
@@ -118,6 +134,8 @@ def _carry_out_alone(files: Files, job: Job) -> None:
             log.truncate(end_offset)
         case SaveState(state=state):
             files.save_state(state)
+        case SavedAhead():
+            pass
         case DropChunks(snapshot=snapshot):
             snapshots.drop_part(snapshot)
         case InstallSnapshot(snapshot=snapshot):
@@ -138,12 +156,14 @@ def _drop_older(snapshots: SnapshotStore, kept: Sequence[SnapshotId]) -> None:
             snapshots.delete(snapshot)
 
 
-def _when_there_is_space(action: Callable[[], object]) -> Iterator[Step | DiskFull]:
+def _when_there_is_space(
+    action: Callable[[], object], behind: int | None = None
+) -> Iterator[Step | NoSpace]:
     while True:
         try:
             action()
         except DiskFull as error:
-            yield error
+            yield NoSpace(error, behind)
         else:
             yield _DONE
             return
@@ -164,6 +184,8 @@ class DiskLoop:
         self._taken: list[Job] = []
         self.jobs: SimpleQueue[Jobs] = SimpleQueue()
         """Jobs that were handed over and not begun; the runner takes them: see `Step.BRIEF_WAIT`."""
+        self._ahead: deque[Jobs] = deque()
+        """Those that were taken before it is their turn, because the disk is full."""
         self._is_full = False
         self._is_stopping = False
 
@@ -190,7 +212,7 @@ class DiskLoop:
     def run(self) -> Generator[Pause, Jobs, None]:
         """Carry out all jobs, to the end. Each yield is a pause with its reason, see `Pause`.
 
-        After a step, and to try again on a full disk, it is sent None. A failure is reported to the
+        After a step it is sent None. A failure is reported to the
         listener and ends the loop.
         """
         try:
@@ -208,17 +230,23 @@ class DiskLoop:
 
     def _next_jobs(self) -> Generator[Pause, Jobs, tuple[list[Job], bool]]:
         """All jobs that wait, at least one; and whether they are the last."""
-        jobs = yield _BRIEF_WAIT
-        if jobs is not None and not jobs:
-            with suppress(DiskFull):
-                self._files.log.prepare()
-            jobs = yield Step.LONG_WAIT
         found: list[Job] = []
+        if self._ahead:
+            jobs = self._ahead.popleft()
+        else:
+            jobs = yield _BRIEF_WAIT
+            if jobs is not None and not jobs:
+                with suppress(DiskFull):
+                    self._files.log.prepare()
+                jobs = yield Step.LONG_WAIT
         while jobs is not None:
             found += jobs
-            if self.jobs.empty():  # nobody else takes any
+            if self._ahead:
+                jobs = self._ahead.popleft()
+            elif self.jobs.empty():  # nobody else takes any
                 return found, False
-            jobs = self.jobs.get_nowait()
+            else:
+                jobs = self.jobs.get_nowait()
         return found, True
 
     def _carry_out(self, jobs: list[Job]) -> Generator[Pause, Jobs, float | None]:
@@ -229,14 +257,44 @@ class DiskLoop:
                 self._note_space(is_full=False)
                 if step is _SYNC_NEXT:
                     started = perf_counter()
-            elif isinstance(step, DiskFull):
+            elif isinstance(step, NoSpace):
                 self._note_space(is_full=True)
                 if self._is_stopping:
-                    raise step
+                    raise step.error
+                if step.behind is not None:
+                    self._save_ahead(jobs, step.behind)
+                taken = yield step
+                if taken is None or taken:
+                    self._ahead.append(taken)
+                continue
             else:
                 self._call_on_loop(self._listener.on_chunk_not_stored, *step)
             yield step
         return None if started is None else perf_counter() - started
+
+    def _save_ahead(self, jobs: list[Job], behind: int) -> None:
+        """Save the last quorum state that waits for records alone, so that this node can vote, and hears
+        who leads. A crash then leaves what one before the records would have left: nobody counts on them.
+        """
+        waiting: list[tuple[list[Job], int, SaveState]] = []
+        for group, start in ((jobs, behind), *((ahead or [], 0) for ahead in self._ahead)):
+            for at in range(start, len(group)):
+                job = group[at]
+                if isinstance(job, SaveState):
+                    waiting.append((group, at, job))
+                elif not isinstance(job, _OVERTAKEN):
+                    break
+            else:
+                continue
+            break
+        if not waiting:
+            return
+        newest = waiting[-1][-1]
+        with suppress(DiskFull):
+            self._files.save_state(newest.state)
+            for group, at, job in waiting:
+                group[at] = SavedAhead(job.write)
+            self._call_on_loop(self._listener.on_state_saved, newest.write)
 
     def _note_space(self, *, is_full: bool) -> None:
         if is_full != self._is_full:

@@ -32,6 +32,12 @@ class SaveState(NamedTuple):
     state: QuorumState
 
 
+class SavedAhead(NamedTuple):
+    """A quorum state that is on disk already: it did not wait for the records before it."""
+
+    write: int
+
+
 class StoreChunk(NamedTuple):
     """Bytes of an unfinished snapshot, from `position` on."""
 
@@ -64,7 +70,16 @@ class DeleteFiles(NamedTuple):
     kept: tuple[SnapshotId, ...]
 
 
-Job = WriteRecords | Truncate | SaveState | StoreChunk | DropChunks | InstallSnapshot | DeleteFiles
+Job = (
+    WriteRecords
+    | Truncate
+    | SaveState
+    | SavedAhead
+    | StoreChunk
+    | DropChunks
+    | InstallSnapshot
+    | DeleteFiles
+)
 
 
 class DiskListener(Protocol):
@@ -72,6 +87,9 @@ class DiskListener(Protocol):
 
     def on_writes_completed(self, write: int, sync_s: float | None) -> None:
         """Everything up to this write is on disk; `sync_s` is how long the log's sync took."""
+
+    def on_state_saved(self, write: int) -> None:
+        """The quorum state of this write is on disk, though records before it wait for space."""
 
     def on_disk_failed(self, error: BaseException) -> None:
         """The disk cannot be relied on any more: the process has to end."""

@@ -102,6 +102,8 @@ class Driver:
         self._timer = timer
         self._now_ms = now_ms
         self._completed_write = 0
+        self._saved_write = 0
+        """The last of the quorum state that is on disk, perhaps before what was to be written before it."""
         self._held: list[SendRequest | SendReply | VerifySnapshot] = []
         self._armed_ms: int | None = None
         self._stepping = False
@@ -167,6 +169,13 @@ class Driver:
         else:
             self.handle(WriteCompleted(write))
 
+    def on_state_saved(self, write: int) -> None:
+        """Let what waited for this quorum state go, though records before it wait for space."""
+        self._saved_write = write
+        if self._held:
+            held, self._held = self._held, []
+            self._carry_out(held)
+
     def on_timer(self) -> None:
         """The alarm went off; it may have been set for a deadline that has moved since."""
         self._armed_ms = None
@@ -192,7 +201,11 @@ class Driver:
             while True:
                 for effect in effects:
                     kind = type(effect)
-                    if kind in HELD and effect.after > self._completed_write:
+                    if (
+                        kind in HELD
+                        and effect.after > self._completed_write
+                        and (effect.after > self._saved_write or effect.waits_for_records)
+                    ):
                         self._held.append(effect)
                     else:
                         perform[kind](effect)

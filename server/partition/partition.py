@@ -304,6 +304,9 @@ class Partition:
             what = "a rule of the quorum is broken; this is a bug, please report it"
             self._hooks.fail(what, error)
 
+    def on_state_saved(self, write: int) -> None:
+        self._guarded(partial(self.driver.on_state_saved, write))
+
     def on_disk_failed(self, error: BaseException) -> None:
         self._hooks.fail("the disk failed", error)
 

@@ -130,7 +130,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     Driver: _fates(
         kept="node _held",
         derived="_completed_write",
-        constant="_records _timer _now_ms _stepping _is_stopped _waiting _perform",
+        constant="_records _timer _now_ms _saved_write _stepping _is_stopped _waiting _perform",
         time="_armed_ms",
     ),
 }

@@ -16,6 +16,7 @@ from quorumd.server.disk.group_commit import (
     IDLE_S,
     DiskLoop,
     Jobs,
+    NoSpace,
     NotStored,
     Pause,
     Step,
@@ -24,7 +25,7 @@ from quorumd.server.model.disk_jobs import DiskListener, Files, Job, StoreChunk,
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.snapshots.build_subprocess import damaged_snapshot
 from quorumd.server.snapshots.snapshot_builder import BuiltSnapshot, SnapshotBuilder
-from quorumd.storage.errors import DiskFull, StorageError
+from quorumd.storage.errors import StorageError
 from quorumd.storage.log import Log
 from simulation.checkers.copies import Copies
 from simulation.machines.process import Process
@@ -70,8 +71,9 @@ class SimDiskThread:
         self._is_stopping = True
         self._loop.end()
         while self._pause is not None:
-            has_no_jobs = self._pause in (Step.BRIEF_WAIT, Step.LONG_WAIT)
-            self._step(self._loop.jobs.get_nowait() if has_no_jobs else None)
+            pause = self._pause
+            takes_jobs = pause in (Step.BRIEF_WAIT, Step.LONG_WAIT) or isinstance(pause, NoSpace)
+            self._step(self._next_jobs() if takes_jobs else None)
 
     def submit(self, job: Job) -> None:
         self._process.on_effect()
@@ -126,17 +128,24 @@ class SimDiskThread:
                 self._idle = self._process.call(int(IDLE_S * SECOND), self._be_idle)
             self._wake()
             return
-        if isinstance(pause, (DiskFull, NotStored)):
+        if isinstance(pause, (NoSpace, NotStored)):
             self._process.count("full disk")
-        if isinstance(pause, DiskFull):
-            wait_us = int(FULL_DISK_RETRY_S * SECOND)
-        elif pause is Step.SYNC_NEXT:
+        if isinstance(pause, NoSpace):
+            self._process.call(
+                int(FULL_DISK_RETRY_S * SECOND), lambda: self._go_on(self._next_jobs())
+            )
+            return
+        if pause is Step.SYNC_NEXT:
             wait_us = machine.sync_us()
             if machine.on_written is not None:
                 machine.on_written()
         else:
             wait_us = machine.write_us()
         self._process.call(wait_us, lambda: self._go_on(None))
+
+    def _next_jobs(self) -> Jobs:
+        """Those that wait, the next of them; no jobs if there are none."""
+        return [] if self._loop.jobs.empty() else self._loop.jobs.get_nowait()
 
     def _be_idle(self) -> None:
         if self._is_waiting:

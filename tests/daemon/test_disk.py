@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from quorumd.wire.error_codes import ErrorCode
+from tests.clients.librdkafka import LibrdkafkaProducer
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load, produce, produce_message
 from tests.support.mounts import mounted, tmpfs_or_skip
@@ -88,6 +90,37 @@ def test_a_leader_whose_disk_is_full_gives_leadership_away_and_comes_back_by_its
         quorum.wait_ready(1)
         quorum.wait_logged(1, FREE_LINE)
         load.wait_progress(50)
+        load.stop()
+        quorum.assert_same_logs()
+        load.assert_nothing_lost(1, 2, 3)
+
+
+def test_a_leader_whose_disk_is_full_hears_who_leads_now_and_sends_its_producers_there(
+    folder: Path,
+) -> None:
+    with quorum_with_small_disk(folder) as quorum, Load(quorum, value_bytes=SMALL) as load:
+        load.wait_progress()
+        while quorum.wait_leader() != 1:
+            quorum.restart(quorum.wait_leader())
+        # It knows of the other nodes by node 1 alone, and asks it who leads for as long as it answers.
+        servers = f"127.0.0.1:{quorum.port(1)}"
+        producer = LibrdkafkaProducer(
+            servers, {"message.timeout.ms": 10_000}, idempotent=True, codec=None
+        )
+        producer.send(b"before")
+        ballast = write_until_full(quorum, load, 1)
+        epoch = quorum.status(quorum.wait_leader(other_than=1))["epoch"]
+        for _ in range(100):
+            producer.send(b"while it is full")
+        failed = [outcome for outcome in producer.finish() if not isinstance(outcome, int)]
+        assert not failed, failed[0]
+        assert is_full(quorum, 1)
+        state = quorum.log_folder(1) / "quorum-state.json"
+        assert json.loads(state.read_text())["leaderEpoch"] == epoch
+        status = quorum.status(1)
+        assert (status["leader_id"], status["epoch"]) == (quorum.wait_leader(), epoch)
+        ballast.unlink()
+        quorum.wait_ready(1)
         load.stop()
         quorum.assert_same_logs()
         load.assert_nothing_lost(1, 2, 3)

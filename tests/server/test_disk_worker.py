@@ -26,7 +26,7 @@ from quorumd.server.model.disk_jobs import (
     Truncate,
     WriteRecords,
 )
-from quorumd.storage.errors import DiskFailed
+from quorumd.storage.errors import DiskFailed, DiskFull
 from quorumd.storage.filesystem import Buffer, FileSystem, RealFileSystem
 from quorumd.storage.log import Chunk, Log
 from quorumd.storage.quorum_state import QuorumState
@@ -77,6 +77,9 @@ class Told:
 
     def on_writes_completed(self, write: int, sync_s: float | None) -> None:
         self.news.put(("completed", write, sync_s is not None))
+
+    def on_state_saved(self, write: int) -> None:
+        self.news.put(("saved", write))
 
     def on_disk_failed(self, error: BaseException) -> None:
         self.news.put(("failed", error))
@@ -195,7 +198,7 @@ def test_a_truncation_comes_after_the_records_before_it(tmp_path: Path) -> None:
         assert at.log.written_end_offset == 3
 
 
-def test_a_full_disk_holds_everything_up_and_goes_on_when_there_is_space(
+def test_a_full_disk_holds_records_up_and_goes_on_when_there_is_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_worker, "FULL_DISK_RETRY_S", 0.001)
@@ -205,9 +208,100 @@ def test_a_full_disk_holds_everything_up_and_goes_on_when_there_is_space(
         at.save_state(9)
         at.worker.flush()
         at.worker.start()
-        news = [at.told.next() for _ in range(3)]
-        assert news == [("full", True), ("full", False), ("completed", 2, True)]
+        news = [at.told.next() for _ in range(4)]
+        assert news == [("full", True), ("saved", 2), ("full", False), ("completed", 2, True)]
         assert at.log.read(0, 1 << 20, 1) == batch(0)
+        assert [state.leader_epoch for state in at.states] == [9], "once"
+
+
+def test_a_quorum_state_waits_for_no_records_and_the_last_one_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_worker, "FULL_DISK_RETRY_S", 0.001)
+    with bench(tmp_path) as at:
+        at.fs.full = 1 << 30
+        at.save_state(1)
+        at.append()
+        at.save_state(2)
+        at.worker.flush()
+        at.worker.start()
+        assert [at.told.next(), at.told.next()] == [("full", True), ("saved", 3)]
+        at.append()
+        at.save_state(3)
+        at.save_state(4)
+        at.worker.flush()
+        assert at.told.next() == ("saved", 6)
+        at.save_state(5)
+        at.worker.flush()
+        assert at.told.next() == ("saved", 7)
+        at.append()
+        at.worker.flush()
+        at.fs.full = 0
+        assert at.told.next() == ("full", False)
+        while at.told.next() != ("completed", 8, True):
+            pass
+        assert [state.leader_epoch for state in at.states] == [1, 2, 4, 5], "none a second time"
+        assert at.log.written_end_offset == 3
+
+
+def test_a_quorum_state_overtakes_no_truncation_nor_one_that_finds_no_space_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_worker, "FULL_DISK_RETRY_S", 0.001)
+    with bench(tmp_path) as at:
+        at.append()
+        at.worker.flush()
+        at.worker.start()
+        assert at.told.next() == ("completed", 1, True)
+        at.fs.full = 1 << 30
+        at.append()
+        at.truncate(1)
+        at.save_state(1)
+        at.worker.flush()
+        assert at.told.next() == ("full", True)
+        at.fs.full = 20
+        assert [at.told.next(), at.told.next()] == [("full", False), ("completed", 4, True)]
+        tried = 0
+
+        def save(state: QuorumState) -> None:
+            nonlocal tried
+            tried += 1
+            if tried < 5:
+                raise DiskFull("cannot write", path=tmp_path, remedy="Free space")
+            at.states.append(state)
+
+        at.save = save
+        at.fs.full = 1 << 30
+        at.append()
+        at.save_state(2)
+        at.worker.flush()
+        assert [at.told.next(), at.told.next()] == [("full", True), ("saved", 6)]
+        assert (tried, [state.leader_epoch for state in at.states]) == (5, [1, 2])
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_what_was_taken_while_the_disk_was_full_is_carried_out_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool
+) -> None:
+    monkeypatch.setattr(disk_worker, "FULL_DISK_RETRY_S", 0.001)
+    with bench(tmp_path) as at:
+        at.fs.full = 1 << 30
+        at.append()
+        at.worker.flush()
+        at.worker.start()
+        assert at.told.next() == ("full", True)
+        for epoch in (1, 2):
+            at.save_state(epoch)
+            at.append()
+            at.worker.flush()
+            assert at.told.next()[0] == "saved"
+        at.fs.full = 0
+        if is_stopped:
+            at.worker.stop()
+        news = [at.told.next()]
+        while news[-1] != ("completed", 5, True):
+            news.append(at.told.next())
+        assert at.log.written_end_offset == 3
 
 
 def test_a_copy_that_there_is_no_room_for_holds_nothing_up_and_is_deleted(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from quorumd.raft.effects import (
     StoreSnapshotChunk,
     TruncateLog,
     VerifySnapshot,
+    Vote,
 )
 from quorumd.raft.events import Event, TimerFired, WriteCompleted
 from quorumd.raft.node import RaftNode
@@ -237,6 +238,18 @@ def test_of_what_is_held_each_leaves_with_its_own_write_in_the_order_it_was_aske
     assert at.written(1) == [request(2, 1)]
     assert at.written(2) == [("reply", 1), ("copied", SNAPSHOT), ("reply", 4)]
     assert at.written(3) == [("reply", 3)]
+
+
+def test_a_saved_state_lets_go_what_waits_for_no_records(at: Surroundings) -> None:
+    vote = SendRequest(5, key(3), Vote(epoch=2, last=OffsetAndEpoch(7, 2), pre_vote=False), 4)
+    snapshot = VerifySnapshot(snapshot=SNAPSHOT, after=4)
+    at.on(reply(1, 3), request(2, 4), reply(3, 4), vote, snapshot, reply(4, 5))
+    at.driver.on_state_saved(4)
+    assert at.told() == [("reply", 1), ("reply", 3), vote]
+    assert not any(isinstance(event, WriteCompleted) for event, _ in at.rules.events)
+    assert at.on(reply(6, 4), request(7, 4)) == [("reply", 6)], "nor what is asked for later"
+    assert at.written(4) == [request(2, 4), ("copied", SNAPSHOT), request(7, 4)]
+    assert at.written(5) == [("reply", 4)]
 
 
 def test_one_completion_stands_for_all_writes_below(at: Surroundings) -> None:
