@@ -10,16 +10,21 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from quorumd.storage.errors import DamagedLog
 from quorumd.storage.log import Log
 
 T = TypeVar("T")
 
 
 class LogReader:
-    """See the module's docstring. All methods are for the event loop's thread."""
+    """See the module's docstring. All methods are for the event loop's thread.
 
-    def __init__(self, log: Log) -> None:
+    `on_damage` gets the damage that a read has found, before its result is handed over.
+    """
+
+    def __init__(self, log: Log, on_damage: Callable[[DamagedLog], None]) -> None:
         self._log = log
+        self._on_damage = on_damage
         self._loop = asyncio.get_running_loop()
         self._reads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
         self._look_ups = ThreadPoolExecutor(max_workers=1, thread_name_prefix="look-ups")
@@ -59,9 +64,16 @@ class LogReader:
                 return
             error = future.exception()
             outcome: T | BaseException = future.result() if error is None else error
-            self._loop.call_soon_threadsafe(done, outcome)
+            self._loop.call_soon_threadsafe(self._hand_over, done, outcome)
 
         executor.submit(action).add_done_callback(finished)
+
+    def _hand_over(
+        self, done: Callable[[T | BaseException], None], outcome: T | BaseException
+    ) -> None:
+        if isinstance(outcome, DamagedLog):
+            self._on_damage(outcome)
+        done(outcome)
 
     def close(self) -> None:
         """Let what runs finish; nothing new starts."""

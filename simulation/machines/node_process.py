@@ -129,7 +129,7 @@ class NodeProcess(Process):
             call_soon=lambda callback: self.call(machine.turn_us(), callback),
             call_at=self._call_at,
             disk=disk,
-            reader=lambda log: SimReader(self, log),
+            reader=lambda log, on_damage: SimReader(self, log, on_damage),
             peer_channel=peer_channel,
             build=partial(SimBuild, self),
         )

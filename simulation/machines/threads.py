@@ -25,7 +25,7 @@ from quorumd.server.model.disk_jobs import DiskListener, Files, Job, StoreChunk,
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.snapshots.build_subprocess import damaged_snapshot
 from quorumd.server.snapshots.snapshot_builder import BuiltSnapshot, SnapshotBuilder
-from quorumd.storage.errors import StorageError
+from quorumd.storage.errors import DamagedLog, StorageError
 from quorumd.storage.log import Log
 from simulation.checkers.copies import Copies
 from simulation.machines.process import Process
@@ -214,9 +214,10 @@ class SimBuild:
 class SimReader:
     """A `quorumd.server.model.runtime.Reader`."""
 
-    def __init__(self, process: Process, log: Log) -> None:
+    def __init__(self, process: Process, log: Log, on_damage: Callable[[DamagedLog], None]) -> None:
         self._process = process
         self._log = log
+        self._on_damage = on_damage
 
     def cached(
         self, offset: int, max_bytes: int, end_offset: int
@@ -239,7 +240,12 @@ class SimReader:
                 outcome = action()
             except Exception as error:  # as the daemon's reader: the caller decides
                 outcome = error
-            self._process.call(self._process.machine.thread_us(), lambda: done(outcome))
+            self._process.call(self._process.machine.thread_us(), lambda: hand_over(outcome))
+
+        def hand_over(outcome: T | BaseException) -> None:
+            if isinstance(outcome, DamagedLog):
+                self._on_damage(outcome)
+            done(outcome)
 
         self._process.call(self._process.machine.read_us(), work)
 

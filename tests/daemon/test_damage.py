@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from quorumd import QuorumClient
 from quorumd.storage.reader import FoundBatch, LogFile
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load
@@ -122,6 +124,33 @@ def test_a_flipped_byte_in_a_closed_segment_stops_the_start_and_is_named(
     assert f"byte {damaged.position}" in text
     assert f"offset {damaged.header.base_offset}" in text
     assert "format a new directory" in text
+
+
+def test_a_byte_that_is_flipped_under_a_leader_ends_it_once_somebody_reads_there(
+    quorum: Cluster, victim: Path
+) -> None:
+    """Started before the damage, it reads what is old from the disk; the others have it unharmed."""
+    quorum.start(VICTIM)
+    quorum.wait_ready()
+    while quorum.wait_leader() != VICTIM:
+        quorum.restart(quorum.wait_leader())
+    closed = segments(victim)[1]
+    found = batches(closed)
+    damaged = found[len(found) // 2]
+    flip(closed, damaged.position + len(damaged.data) - 3)
+
+    async def read() -> int:
+        async with QuorumClient(quorum.bootstrap) as client:
+            offset = damaged.header.base_offset
+            return (await client.fetch(offset, timeout_ms=20_000)).next_offset
+
+    assert asyncio.run(read()) > damaged.header.base_offset, "from the next leader"
+    ended = quorum.wait_exit(VICTIM)
+    assert ended.exit_code == DAMAGED
+    assert "ERROR node  the log is damaged" in ended.output
+    assert f"{closed}: damaged since it was written" in ended.output
+    assert f"offset {damaged.header.base_offset}" in ended.output
+    assert "format a new directory" in ended.output
 
 
 def test_a_flipped_byte_in_the_active_segment_with_valid_batches_behind_it_is_named(

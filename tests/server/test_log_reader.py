@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from quorumd.server.disk.log_reader import LogReader
+from quorumd.storage.errors import DamagedLog
 from quorumd.storage.filesystem import RealFileSystem
-from tests.storage.helpers import append, batch, open_log
+from tests.storage.helpers import append, batch, open_log, undamaged
 from tests.support.serving import run
 
 
@@ -18,7 +19,7 @@ def test_a_search_keeps_no_read_waiting(tmp_path: Path) -> None:
     async def work() -> None:
         log = open_log(RealFileSystem(), tmp_path)
         append(log, batch(0), 0, 1)
-        reader = LogReader(log)
+        reader = LogReader(log, undamaged)
         goes_on, loop = threading.Event(), asyncio.get_running_loop()
         found: asyncio.Future[object] = loop.create_future()
         read: asyncio.Future[object] = loop.create_future()
@@ -36,10 +37,33 @@ def test_a_search_keeps_no_read_waiting(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["run", "look_up"])
 def test_what_goes_wrong_is_handed_over(tmp_path: Path, way: str) -> None:
     async def work() -> None:
-        reader = LogReader(open_log(RealFileSystem(), tmp_path))
+        reader = LogReader(open_log(RealFileSystem(), tmp_path), undamaged)
         outcome: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         getattr(reader, way)(lambda: 1 // 0, outcome.set_result)
         assert isinstance(await outcome, ZeroDivisionError)
+        reader.close()
+
+    run(work())
+
+
+def test_damage_is_told_before_the_read_that_found_it_gets_its_result(tmp_path: Path) -> None:
+    async def work() -> None:
+        told: list[object] = []
+        reader = LogReader(open_log(RealFileSystem(), tmp_path), told.append)
+        is_done = asyncio.Event()
+
+        def find() -> None:
+            raise DamagedLog("flipped", path=tmp_path, offset=7)
+
+        def done(outcome: object) -> None:
+            told.append(outcome)
+            is_done.set()
+
+        reader.run(find, done)
+        await is_done.wait()
+        first, second = told
+        assert first is second
+        assert isinstance(first, DamagedLog)
         reader.close()
 
     run(work())

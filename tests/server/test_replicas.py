@@ -71,7 +71,7 @@ from quorumd.wire.registry import APIS
 from simulation.default_raft_config import default_raft_config
 from tests.raft.harness import CLUSTER, endpoints, key, keyed_set, voter_set
 from tests.server.test_fetch_answers import fetch_answer
-from tests.storage.helpers import DIRECTORY, empty_disk
+from tests.storage.helpers import DIRECTORY, empty_disk, undamaged
 from tests.support.asking import TOPIC, answer_to, ask, question
 from tests.support.ports import free_ports
 from tests.support.serving import Client, Parking, run, serving
@@ -242,7 +242,7 @@ def test_a_voter_set_that_contradicts_itself_fails_the_fetch_and_nothing_else(
 def test_a_reader_that_is_closed_leaves_nobody_waiting_and_says_nothing(tmp_path: Path) -> None:
     async def work() -> None:
         log = Log.open(RealFileSystem(), tmp_path, segment_bytes=1 << 20, tail_cache_bytes=0)
-        reader = LogReader(log)
+        reader = LogReader(log, undamaged)
         outcomes: list[object] = []
         for _ in range(50):
             reader.read(99, 1, 100, outcomes.append)
@@ -282,7 +282,7 @@ def test_a_snapshot_that_cannot_be_read_for_a_replica_is_withdrawn(
             handler.send_reply(SendReply(event.reply_to, reply, 0))
 
         log = Log.open(RealFileSystem(), tmp_path, segment_bytes=1 << 20, tail_cache_bytes=0)
-        reader, topic = LogReader(log), METADATA
+        reader, topic = LogReader(log, undamaged), METADATA
         handler = RaftRequestHandler(
             topic, reader, store, Snapshots(), Metrics(), handle, 1000, is_kafka_log=False
         )

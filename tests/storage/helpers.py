@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from quorumd.storage.errors import DamagedLog
 from quorumd.storage.filesystem import FileSystem, replace_file
 from quorumd.storage.layout import snapshot_path
 from quorumd.storage.log import Log
@@ -86,6 +87,11 @@ def open_log(
         snapshots=snapshots,
         observe=observe,
     )
+
+
+def undamaged(error: DamagedLog) -> None:
+    """For a reader of a log that nobody damages."""
+    raise AssertionError(error)
 
 
 def append(log: Log, data: bytes, base_offset: int, end_offset: int) -> None:

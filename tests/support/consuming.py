@@ -22,6 +22,7 @@ from quorumd.wire.messages.list_offsets import ListOffsetsRequest
 from quorumd.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from quorumd.wire.records import Record, build_batch
 from quorumd.wire.registry import APIS
+from tests.storage.helpers import undamaged
 from tests.support.asking import InMemoryPartition, answer_to, ask, question
 from tests.support.serving import Client, Parking, Served, run, serving
 
@@ -101,7 +102,7 @@ def with_bench(
             "log_view": log_view,
             **settings,
         }
-        reader = LogReader(log)
+        reader = LogReader(log, undamaged)
         view = InMemoryPartition(**values)
         handler = FetchHandler(view, log, reader, changed(daemon_runtime()))
         offsets = OffsetsHandler(view, log, reader)
