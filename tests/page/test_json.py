@@ -19,6 +19,7 @@ from quorumd.server.page.findings import (
     WaitingChange,
     duration,
     findings,
+    size,
 )
 from quorumd.server.page.history import SAMPLES_MAX, FigureHistory
 from quorumd.server.page.leader import LeaderReport, LeaderView
@@ -59,6 +60,14 @@ def test_commits_are_the_way_of_the_high_watermark() -> None:
         history.take(at_s)
     # What was known to be committed before this node knew anything is no rate.
     assert [each.commits_per_s for each in history.newest()] == [None, None, 10, 15, 0]
+
+
+def test_what_a_new_leader_knows_less_is_no_negative_rate() -> None:
+    view = FixedView(high_watermark=500)
+    history = FigureHistory(source_for(view, metrics=Metrics()))
+    for at_s, view.high_watermark in ((1.0, 500), (2.0, 490), (3.0, 495)):
+        history.take(at_s)
+    assert [each.commits_per_s for each in history.newest()] == [None, 0, 5]
 
 
 def test_each_second_has_its_own_latency() -> None:
@@ -300,6 +309,10 @@ def test_without_the_leaders_word_the_voters_are_shown_as_this_node_knows_them()
     assert found[1].addresses == ("node2.internal:9093", "node2.example:9092")
 
 
+def test_a_leader_that_does_not_say_how_the_others_do_is_shown_as_the_leader() -> None:
+    assert [row.role for row in rows(None)] == ["voter", "leader", "voter"]
+
+
 def test_a_copy_of_a_snapshot_is_shown_as_a_share() -> None:
     key = voter(3).key
     assert key.uuid is not None
@@ -383,6 +396,13 @@ def test_without_a_leader_the_voters_that_do_not_run_are_named() -> None:
     ]
 
 
+def test_without_a_leader_a_majority_that_may_run_is_no_lost_one() -> None:
+    unheard = rows(None, replace(FOLLOWER, leader_id=None), unreachable=frozenset({3}))
+    assert said(rows=unheard, has_report=False, is_report_due=False) == [
+        "warning Voter 3: connections are refused, so the process does not run",
+    ]
+
+
 def test_a_node_that_knows_no_voters_yet_does_not_do_arithmetic() -> None:
     assert said(rows=(), has_report=False, is_report_due=False) == []
 
@@ -425,10 +445,31 @@ def test_what_will_go_wrong_is_said_before_it_does() -> None:
 
 @pytest.mark.parametrize(
     ("ms", "text"),
-    [(0, "0 s"), (59_999, "59 s"), (61_000, "1 min 1 s"), (7_260_000, "2 h 1 min")],
+    [
+        (0, "0 s"),
+        (59_999, "59 s"),
+        (61_000, "1 min 1 s"),
+        (7_260_000, "2 h 1 min"),
+        (86_399_999, "23 h 59 min"),
+        (97_200_000, "1 d 3 h"),
+    ],
 )
 def test_durations_are_for_people(ms: int, text: str) -> None:
     assert duration(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (1023, "1023 bytes"),
+        (1 << 20, "1 MiB"),
+        (1023 << 20, "1023 MiB"),
+        (5 << 30, "5 GiB"),
+        (3 << 39, "1.5 TiB"),
+    ],
+)
+def test_sizes_are_for_people(count: int, text: str) -> None:
+    assert size(count) == text
 
 
 # -- all of it
@@ -471,6 +512,17 @@ def test_a_follower_shows_the_report_of_the_leader() -> None:
         ]
 
     run(work())
+
+
+def test_whether_the_voter_set_is_committed_is_the_leaders_word() -> None:
+    key = voter(1).key
+    assert key.uuid is not None
+    committed = DescribeQuorumResponseCommittedVoter(replica_id=1, replica_directory_id=key.uuid)
+    answer = described(replica(1), replica(2), committed_voters=(committed,))
+    found = run(QuorumPage(source_for(FOLLOWER, FakeLeader(answer))).now())
+    assert found["findings"] == [
+        {"level": Level.NOTE, "text": "The newest voter set is not committed yet"}
+    ]
 
 
 def test_the_newest_snapshot_has_a_size_and_an_age(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from quorumd import (
 )
 from quorumd.cli.main import cli
 from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from quorumd.wire.messages.describe_quorum import DescribeQuorumRequest
 from quorumd.wire.schema import Message
 from tests.quorumd.conftest import Done
@@ -149,6 +150,20 @@ def test_a_program_changes_the_membership_of_a_quorum() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_voter_counts_as_added_once_that_is_committed(is_committed: bool) -> None:
+    async def run() -> None:
+        async with FakeQuorum() as quorum, QuorumAdmin(quorum.addresses) as admin:
+            fake = FakeVoters(quorum)
+            fake.voters.append(key_of(4))
+            fake.committed = None if is_committed else [key_of(1), key_of(2), key_of(3)]
+            added = await admin.add_voter(4, key_of(4).uuid)
+            assert (added.key, added.was_voter) == (key_of(4), True)
+            assert len(fake.asked) == (0 if is_committed else 1)
+
+    asyncio.run(run())
+
+
 def test_a_refusal_is_told_although_the_quorum_falls_silent_before_the_timeout() -> None:
     async def run() -> None:
         async with FakeQuorum() as quorum, QuorumAdmin(quorum.addresses) as admin:
@@ -182,5 +197,24 @@ def test_what_a_program_does_with_progress_may_fail_it() -> None:
             fake.gate.clear()
             with pytest.raises(ValueError, match=BEHIND):
                 await admin.add_voter(4, timeout_ms=1000, on_progress=refuse)
+
+    asyncio.run(run())
+
+
+def test_a_leader_that_hangs_is_left_by_who_did_not_look_before() -> None:
+    async def run() -> None:
+        async with FakeQuorum() as quorum, QuorumAdmin(quorum.addresses) as admin:
+            fake = FakeVoters(quorum)
+            fake.at_look = {2: lambda: quorum.elect(2)}
+            reassign = quorum.handlers[AlterPartitionReassignmentsRequest]
+
+            async def hang(node_id: int, request: Message) -> Message:
+                if node_id == 1:
+                    await asyncio.Event().wait()
+                return await reassign(node_id, request)
+
+            quorum.handlers[AlterPartitionReassignmentsRequest] = hang
+            await admin.reassign([1, 2], timeout_ms=10_000)
+            assert fake.target == (1, 2)
 
     asyncio.run(run())

@@ -12,6 +12,7 @@ import pytest
 
 from quorumd import (
     LeaderChanged,
+    LogReplaced,
     QuorumClient,
     QuorumLost,
     Record,
@@ -264,6 +265,23 @@ def test_a_reader_that_the_logs_start_has_overtaken_loads_the_newer_snapshot() -
         assert await committed(events, 1) == [(4, [b"e"])]
 
     follow(story)
+
+
+def test_records_of_an_older_epoch_do_not_continue_a_snapshot() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient, events: Events) -> None:
+        assert (await until_snapshot(events)).id == (2, 2)
+        quorum.epoch = 1
+        put(quorum, b"x")
+        with pytest.raises(LogReplaced, match=r"from offset 2, epoch 2: .* offset 2, epoch 1"):
+            await committed(events, 1)
+
+    def prepare(quorum: FakeQuorum) -> None:
+        put(quorum, b"a")
+        quorum.elect(2)
+        put(quorum, b"b")
+        take_snapshot(quorum)
+
+    follow(story, prepare=prepare)
 
 
 @pytest.mark.long

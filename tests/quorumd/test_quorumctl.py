@@ -15,15 +15,18 @@ import pytest
 
 from quorumd.cli.bench import percentile, success_prefix
 from quorumd.cli.main import cli
+from quorumd.client.client import EARLIEST
 from quorumd.wire.codec import encode
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.headers import encode_response_header
+from quorumd.wire.messages.list_offsets import ListOffsetsRequest
 from quorumd.wire.messages.produce import (
     ProduceResponse,
     ProduceResponsePartition,
     ProduceResponseTopic,
 )
 from quorumd.wire.records import Record, build_batch
+from quorumd.wire.schema import Message
 from tests.quorumd.conftest import Done, QuorumThread
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.quorumd.running import COMMAND, on_a_terminal, started
@@ -213,6 +216,23 @@ def test_the_last_records_are_found_behind_control_records(
     assert quorumctl("tail", "-n", "2").out == "2\t<null>\tc\n33\t<null>\td\n"
     assert quorumctl("tail", "-n", "0").out == ""
     assert quorumctl("tail", "-n", "99").out.count("\n") == 4
+
+
+def test_records_that_come_meanwhile_are_not_among_the_last(
+    quorum: QuorumThread, quorumctl: Run
+) -> None:
+    quorumctl("append", *"abc")
+
+    def come(node_id: int, request: Message, response: Message) -> Message:
+        if (
+            isinstance(request, ListOffsetsRequest)
+            and request.topics[0].partitions[0].timestamp == EARLIEST
+        ):
+            quorum.quorum.append(build_batch([Record(value=b"d")]))
+        return response
+
+    quorum.quorum.before_answer = come
+    assert quorumctl("tail", "-n", "2", "-o", "raw").out == "b\nc\n"
 
 
 def test_a_range_is_printed_by_offset_and_count(quorum: QuorumThread, quorumctl: Run) -> None:

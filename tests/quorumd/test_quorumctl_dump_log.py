@@ -204,6 +204,20 @@ def test_a_snapshot_without_its_footer_is_damaged(quorumctl: Run, tmp_path: Path
     assert "byte 153: the snapshot ends without its footer" in done.err
 
 
+def test_a_snapshot_that_goes_on_behind_its_footer_is_damaged(
+    quorumctl: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "00000000000000000012-0000000003.checkpoint"
+    path.write_bytes(
+        control(SnapshotHeader(), at=0, epoch=3)
+        + control(SnapshotFooter(), at=1, epoch=3)
+        + data(b"a", at=2, epoch=3)
+    )
+    done = quorumctl("dump-log", path)
+    assert done.code == 3
+    assert "the snapshot ends without its footer" in done.err
+
+
 def test_a_directory_or_the_one_above_is_read_in_order(quorumctl: Run, tmp_path: Path) -> None:
     folder = tmp_path / "__cluster_metadata-0"
     folder.mkdir()

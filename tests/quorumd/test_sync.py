@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import os
 import signal
 import subprocess
@@ -32,7 +33,9 @@ from quorumd.sync import (
     Transaction,
 )
 from quorumd.sync.loop_thread import LoopThread
+from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.records import build_batch
+from quorumd.wire.schema import Message
 from tests.quorumd.conftest import QuorumThread
 
 WAIT_S = 20
@@ -147,6 +150,22 @@ def test_many_threads_share_a_client(client: QuorumClient) -> None:
     assert entry.value == b"16"
 
 
+def test_a_change_takes_no_longer_than_it_may_be_tried_for(quorum: QuorumThread) -> None:
+    async def hang(node_id: int, request: Message) -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with (
+        QuorumClient(quorum.quorum.addresses, timeout_ms=20_000) as client,
+        KeyValueView(client) as view,
+    ):
+        quorum.call(lambda fake: fake.handlers.update({ProduceRequest: hang}))
+        began_s = time.monotonic()
+        with pytest.raises(quorumd.AppendFailed):
+            view.update(b"n", lambda value: b"1", retry=quorumd.Retry(timeout_ms=300))
+        assert time.monotonic() - began_s < 10
+
+
 def test_a_lock_is_held_in_a_with_block_and_excludes_others(client: QuorumClient) -> None:
     with Lock(client, "jobs/nightly", ttl=10, comment="report") as lock:
         lock.check()
@@ -159,6 +178,15 @@ def test_a_lock_is_held_in_a_with_block_and_excludes_others(client: QuorumClient
     assert lock.lost.is_set()
     assert other.acquire() > first
     assert other.release()
+
+
+def test_who_has_a_name_is_told_as_the_program_says(client: QuorumClient) -> None:
+    fields = {"value": "v", "owner": "ann", "comment": "report"}
+    with KeyValueView(client) as view, Registration(client, "web/1", ttl=30, **fields):
+        view.wait_for(client.list_offsets(quorumd.LATEST).offset - 1)
+        ((_, entry),) = [item for item in view.items() if b"web/1" in item[0]]
+    told = json.loads(entry.value)
+    assert {name: told[name] for name in (*fields, "ttl_ms")} == fields | {"ttl_ms": 30_000}
 
 
 def test_one_leads_and_others_see_who(client: QuorumClient) -> None:

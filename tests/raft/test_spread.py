@@ -152,3 +152,22 @@ def test_an_observer_that_lacks_records_gets_them_though_no_more_come() -> None:
     assert answers_of(bench, pause_ms - 1) == 0
     assert answers_of(bench, 1) == 1
     assert parked(bench) == [has]
+
+
+def test_what_is_committed_does_not_hurry_many_observers() -> None:
+    bench, observers = with_observers(40)
+    answers_of(bench, 100)
+    state = bench.node.core.state
+    assert isinstance(state, Leader)
+    pause_ms = len(state.progress)
+    end = bench.node.core.log.end
+    for observer in observers:
+        assert bench.fetch(observer, end.offset, end.epoch, high_watermark=0) is None
+    bench.sync()
+    bench.fetch(bench.node.core.other_voters()[0], end.offset, end.epoch)
+    assert bench.node.high_watermark == end.offset
+    assert set(observers) <= set(parked(bench))
+    bench.wait(pause_ms - 1)
+    assert set(observers) <= set(parked(bench))
+    bench.wait(1)
+    assert not set(observers) & set(parked(bench))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from quorumd.raft.types import ReplicaKey
 from quorumd.server.requests.describe_configs import describe_configs
 from quorumd.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -28,3 +29,10 @@ def test_known_resources_have_no_configuration_and_others_an_error(version: int)
     assert [r.error_code for r in answer.results] == [0, 3, 0, 0, 42, 42, 42, 42]
     assert all(r.configs == () for r in answer.results)
     assert all(bool(r.error_message) == bool(r.error_code) for r in answer.results)
+
+
+def test_a_node_that_observes_is_one_of_the_nodes_that_it_knows() -> None:
+    resource = DescribeConfigsRequestResource(resource_type=4, resource_name="8")
+    request = DescribeConfigsRequest(resources=(resource,))
+    (found,) = describe_configs(FixedView(local=ReplicaKey(8)), request).results
+    assert found.error_code == 0

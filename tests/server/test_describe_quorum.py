@@ -6,16 +6,17 @@ from uuid import UUID
 
 import pytest
 
-from quorumd.raft.types import ReplicaKey, Voter
-from quorumd.server.model.partition_view import ReplicaStatus
+from quorumd.raft.types import ReplicaKey, Voter, VoterSet
+from quorumd.server.model.partition_view import PendingChange, ReplicaStatus
 from quorumd.server.requests.describe_quorum import describe_quorum, for_any_client
 from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartition,
     DescribeQuorumRequestTopic,
     DescribeQuorumResponse,
+    DescribeQuorumResponsePendingChange,
 )
-from tests.support.cluster import FixedView, decoded_again, endpoints
+from tests.support.cluster import FixedView, decoded_again, endpoints, voter
 
 TOPIC = "__cluster_metadata"
 ROWS = tuple(
@@ -89,12 +90,51 @@ def test_for_kafkas_clients_an_id_has_one_node_the_one_that_votes() -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
+def test_own_software_is_told_by_storage_id_what_is_waited_for(version: int) -> None:
+    key = ReplicaKey(9, UUID(int=9))
+    view = FixedView(pending=(PendingChange("add", key, 12_000, "replica 9 is behind"),))
+    own = decoded_again(describe_quorum(view, asks(), version, "CLIENT", is_own=True), version)
+    assert own.topics[0].partitions[0].pending_changes == (
+        DescribeQuorumResponsePendingChange(
+            kind="add",
+            replica_id=9,
+            replica_directory_id=UUID(int=9),
+            waiting_ms=12_000,
+            waits_for="replica 9 is behind",
+        ),
+    )
+    others = decoded_again(describe_quorum(view, asks(), version, "CLIENT"), version)
+    assert others.topics[0].partitions[0].pending_changes is None
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_own_software_is_told_the_committed_voters_while_they_are_others(version: int) -> None:
+    def told(view: FixedView) -> list[int] | None:
+        own = decoded_again(describe_quorum(view, asks(), version, "CLIENT", is_own=True), version)
+        found = own.topics[0].partitions[0].committed_voters
+        return None if found is None else [each.replica_directory_id.int for each in found]
+
+    assert told(FixedView()) is None
+    assert told(FixedView(committed=VoterSet.of([voter(1), voter(2)]))) == [1001, 1002]
+
+
+def test_a_leader_under_this_nodes_id_is_the_other_disk() -> None:
+    """This node votes, too, on a new disk, and knows of itself that it does not lead."""
+    voters = VoterSet.of([voter(1), voter(2), voter(2, 2000), voter(3)])
+    led_at = endpoints(7)
+    view = FixedView(is_leader=False, voters=voters, leader_endpoints=led_at)
+    own = decoded_again(describe_quorum(view, asks(), 2, "CLIENT", is_own=True), 2)
+    hosts = {node.directory_id.int: node.listeners[0].host for node in own.nodes}
+    assert (hosts[1002], hosts[2000]) == (endpoints(2)[0].host, led_at[0].host)
+
+
+@pytest.mark.parametrize("version", range(3))
 def test_another_node_names_the_leader_with_its_refusal(version: int) -> None:
     view = FixedView(is_leader=False, leader_id=3, leader_endpoints=endpoints(3))
     answer = decoded_again(describe_quorum(view, asks(), version, "CLIENT"), version)
     (partition,) = answer.topics[0].partitions
     assert (answer.error_code, partition.error_code) == (0, 6)
-    assert (partition.leader_id, partition.leader_epoch) == (3, 7)
+    assert (partition.leader_id, partition.leader_epoch, partition.high_watermark) == (3, 7, 110)
     assert partition.current_voters == ()
     if version >= 2:
         assert partition.error_message == "node 2 does not lead: ask node 3 at node3.example:9092"

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from quorumd.server.net.connection_state import CloseReason
+from quorumd.storage.errors import DiskFailed
 from quorumd.storage.log import Log
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.list_offsets import (
@@ -148,6 +149,22 @@ def test_list_offsets_on_another_node_than_the_leader(tmp_path: Path) -> None:
         assert (await listed(at, -1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     with_bench(tmp_path, work, is_leader=False)
+
+
+@pytest.mark.pure
+def test_a_disk_that_cannot_be_read_is_no_log_without_such_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(log: Log, timestamp: int, *rest: Any, **more: Any) -> Any:
+        raise DiskFailed("an I/O error", path=tmp_path, remedy="replace the disk")
+
+    monkeypatch.setattr(Log, "offset_for_timestamp", fail)
+
+    async def work(at: Bench) -> None:
+        row = await listed(at, 1045)
+        assert (row.error_code, row.offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+
+    with_bench(tmp_path, work, committed_offset=8)
 
 
 # -- OffsetForLeaderEpoch

@@ -33,6 +33,7 @@ from quorumd.raft.events import (
 )
 from quorumd.raft.log_view import LogView, VoterEntry
 from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Leader
 from quorumd.raft.types import Address, Endpoint, OffsetAndEpoch, ReplicaKey, Voter, VoterSet
 from quorumd.server.model.kafka_drift import KafkaDrift
 from quorumd.server.model.metrics import Metrics
@@ -336,22 +337,19 @@ def test_the_next_fetch_asks_for_as_many_bytes_as_were_taken_of_many_small_batch
     assert asked_bytes() == held[0] == FETCH_BATCHES_MAX * len(one)
 
 
-@pytest.mark.parametrize(("is_sent", "told"), [(False, "answered here"), (True, "lost")])
-def test_what_the_leader_was_asked_for_is_not_done_here_as_well(is_sent: bool, told: str) -> None:
+@pytest.mark.parametrize(
+    ("is_sent", "leads", "told"),
+    [(False, False, "answered here"), (True, False, "lost"), (False, True, "lost")],
+)
+def test_what_the_leader_was_asked_for_is_not_done_here_as_well(
+    is_sent: bool, leads: bool, told: str
+) -> None:
     sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
     sender.lead(key(2), "two")
     heard: list[str] = []
-    request = InboundRequest(
-        cast(RequestConnection, None),
-        REMOVE_VOTER,
-        0,
-        1,
-        b"header|body",
-        len(b"header|"),
-        0,
-    )
+    body = (b"header|body", len(b"header|"), 0)
     sender.outbound.forward(
-        request,
+        InboundRequest(cast(RequestConnection, None), REMOVE_VOTER, 0, 1, *body),
         lambda: heard.append("answered here"),
         lost=lambda: heard.append("lost"),
         wait_ms=1000,
@@ -359,6 +357,8 @@ def test_what_the_leader_was_asked_for_is_not_done_here_as_well(is_sent: bool, t
     call = sender.links[-1].calls[-1]
     if is_sent:
         assert call.build(0, 7).endswith(b"body")
+    if leads:
+        sender.node.core.state = Leader(0, 0)
     call.failed("the connection was lost", None)
     assert heard == [told]
 
@@ -377,6 +377,7 @@ def test_each_change_of_a_client_has_a_connection_of_its_own_while_it_waits() ->
     links = [ask(number) for number in range(CHANGES_MAX)]
     assert len({id(link) for link in links}) == CHANGES_MAX
     assert all(link.addresses() == [("two", 1)] for link in links)
+    assert links[0].calls[0].timeout_ms == 1000 + 1000
     ask(99)
     assert heard == [99]
     links[3].calls[0].failed("the connection was lost", None)

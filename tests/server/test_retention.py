@@ -66,6 +66,12 @@ def test_older_snapshots_serve_nobody_but_the_one_before_the_newest_may_be_under
     assert plan([(10, 5), (20, 5), (30, 5)], []) == Deletion(0, 3 - SNAPSHOTS_KEPT)
 
 
+def test_a_snapshot_that_goes_makes_room_for_records() -> None:
+    snapshots, segments = [(10, 100), (20, 5), (30, 5)], [(10, 100, 0), (20, 100, 0)]
+    assert plan(snapshots, segments, retention_bytes=210) == Deletion(0, 1)
+    assert plan(snapshots, segments, retention_bytes=209) == Deletion(10, 1)
+
+
 def test_a_snapshot_below_the_start_goes_too() -> None:
     snapshots = [(10, 5), (30, 5)]
     assert plan(snapshots, [(20, 100, 0)], retention_bytes=0) == Deletion(20, 1)

@@ -112,12 +112,13 @@ LZ4_OF_ANOTHER_SIZE = lz4.frame.compress_begin(
 )
 WRONG = b"\1\2\3\4"
 ALL_FIELDS = b"\3\0abc" + b"name\0" + b"comment\0"
+CHECKED_MEMBER = gzip_member(gzip_header(0xFF, ALL_FIELDS, checksum=True))
 
 
 @pytest.mark.parametrize(
     ("codec", "data"),
     [
-        (CompressionType.GZIP, gzip_member(gzip_header(0xFF, ALL_FIELDS, checksum=True))),
+        (CompressionType.GZIP, CHECKED_MEMBER),
         (CompressionType.GZIP, gzip_member(gzip_header(0xE0))),
         (CompressionType.GZIP, MEMBER + bytes(64)),
         (CompressionType.GZIP, MEMBER + b"garbage garbage garbage"),
@@ -127,6 +128,7 @@ ALL_FIELDS = b"\3\0abc" + b"name\0" + b"comment\0"
         (CompressionType.GZIP, MEMBER + gzip_header(8) + b"\xff" * 30),
         (CompressionType.GZIP, MEMBER + gzip_member(gzip_header(2) + b"no")),
         (CompressionType.GZIP, MEMBER + gzip.compress(b"", mtime=0)),
+        (CompressionType.GZIP, gzip.compress(b"", mtime=0) + CHECKED_MEMBER),
         (CompressionType.SNAPPY, snappy.compress(TEXT)),
         (CompressionType.SNAPPY, XERIAL[:8] + bytes(8) + BLOCKS),
         (CompressionType.SNAPPY, XERIAL + BLOCKS + b"\1"),

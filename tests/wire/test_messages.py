@@ -23,7 +23,12 @@ from quorumd.wire.messages.end_quorum_epoch import (
     EndQuorumEpochRequestPreferredCandidate,
     EndQuorumEpochRequestTopic,
 )
-from quorumd.wire.messages.fetch import FetchRequest, FetchRequestReplicaState
+from quorumd.wire.messages.fetch import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestReplicaState,
+    FetchRequestTopic,
+)
 from quorumd.wire.messages.metadata import MetadataRequest
 from quorumd.wire.messages.vote import VoteRequest, VoteRequestPartition, VoteRequestTopic
 from quorumd.wire.registry import FIRST_OWN_KEY
@@ -293,3 +298,18 @@ def test_every_declared_field_can_be_a_name_in_the_compiled_source():
     declared = {name for cls, _ in ALL_BODIES for name in names(cls)}
     assert not declared & own
     assert not declared & set(keyword.kwlist)
+
+
+@pytest.mark.parametrize(
+    ("said", "since"), [({"replica_directory_id": UUID(int=9)}, 17), ({"high_watermark": 5}, 18)]
+)
+def test_what_older_versions_of_a_fetch_do_not_know_is_left_out_of_them(
+    said: dict[str, object], since: int
+) -> None:
+    def fetch(**said: object) -> FetchRequest:
+        partition = FetchRequestPartition(**said)  # type: ignore[arg-type]  # fields of any type
+        return FetchRequest(topics=(FetchRequestTopic(partitions=(partition,)),))
+
+    for version in range(12, 19):
+        is_left_out = encode(fetch(**said), version) == encode(fetch(), version)
+        assert is_left_out == (version < since)

@@ -1,0 +1,83 @@
+"""Requests in sequence on one connection to a peer: until when their responses are waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.peer_calls import PeerCall
+from quorumd.server.peers.call_sequence import CallSequence
+
+API = 1
+
+
+class Loop:
+    """Its time passes when the test says so, and then its timers fire."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_at(self, at_s: float, callback: Callable[[], None]) -> SimpleNamespace:
+        timer = (at_s, callback)
+        self.timers.append(timer)
+        return SimpleNamespace(cancel=lambda: self.timers.remove(timer))
+
+    def pass_to(self, now_s: float) -> None:
+        while due := sorted(timer for timer in self.timers if timer[0] <= now_s):
+            self.timers.remove(due[0])
+            self.now_s = due[0][0]
+            due[0][1]()
+        self.now_s = now_s
+
+
+def waits(timeout_ms: int) -> PeerCall:
+    return PeerCall(
+        api_key=API,
+        max_version=0,
+        build=lambda version, correlation_id: b"frame",
+        responded=lambda *response: None,
+        failed=lambda reason, error: None,
+        timeout_ms=timeout_ms,
+    )
+
+
+@pytest.mark.parametrize("timeouts_ms", [(500,), (500, 2000), (2000, 500), (2000, 500, 900)])
+def test_the_first_response_that_is_overdue_ends_the_connection(
+    timeouts_ms: tuple[int, ...],
+) -> None:
+    loop, overdue = Loop(), list[str]()
+    calls = CallSequence(
+        "node 2", cast(asyncio.AbstractEventLoop, loop), Metrics(), 0, overdue.append
+    )
+    transport = SimpleNamespace(write=lambda frame: None)
+    calls.begin(cast(asyncio.Transport, transport), {API: (0, 0)})
+    for timeout_ms in timeouts_ms:
+        calls.send(waits(timeout_ms))
+    loop.pass_to(0.499)
+    assert overdue == []
+    loop.pass_to(0.5)
+    assert overdue == ["node 2 did not respond in 500 ms"]
+
+
+def test_what_is_given_up_is_not_overdue_later() -> None:
+    loop, overdue = Loop(), list[str]()
+    calls = CallSequence(
+        "node 2", cast(asyncio.AbstractEventLoop, loop), Metrics(), 0, overdue.append
+    )
+    transport = SimpleNamespace(write=lambda frame: None)
+    calls.begin(cast(asyncio.Transport, transport), {API: (0, 0)})
+    calls.send(waits(500))
+    calls.fail_all("the connection was lost")
+    assert not loop.timers
+    calls.send(waits(700))
+    loop.pass_to(0.699)
+    assert overdue == []

@@ -1,0 +1,121 @@
+"""What a node says of its own health: from what its rules, its links and its snapshots know."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from quorumd.raft.types import Address, ReplicaKey, VoterSet
+from quorumd.server.model.partition_view import ReplicaStatus
+from quorumd.server.partition.health import PartitionHealth
+from quorumd.server.peers.peer_links import PeerLinks
+from quorumd.server.snapshots.manager import SnapshotManager
+from tests.raft.harness import Bench, follower, leader, resigned, unattached
+from tests.support.cluster import FixedView, voter
+
+AT_4 = Address("host4", 9093)
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def health_of(
+    bench: Bench, links: PeerLinks | None = None, clock: Clock | None = None, **view: Any
+) -> PartitionHealth:
+    snapshots = SimpleNamespace(is_limited_in_vain=False, status=dict)
+    return PartitionHealth(
+        bench.node,
+        FixedView(**view),
+        cast(SnapshotManager, snapshots),
+        links or PeerLinks(),
+        clock or Clock(),
+    )
+
+
+def test_without_a_leader_those_count_as_up_that_nothing_speaks_against() -> None:
+    bench, links = unattached(4), PeerLinks()
+    bench.node.core.connections.unreachable.add(3)
+    links.note_failed("node 4", AT_4, TimeoutError())
+    assert health_of(bench, links).problems() == [
+        "no leader is known in epoch 3: 2 of 4 voters seem to be up, a majority is needed",
+        "node 4 at host4:9093: no response in time",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size", "missing", "text"),
+    [
+        (4, (3,), ""),
+        (4, (3, 4), "; 2 of 4 voters seem to be up, a majority is needed"),
+        (3, (3,), ""),
+        (3, (2, 3), "; 1 of 3 voters seem to be up, a majority is needed"),
+    ],
+)
+def test_a_leader_that_does_not_answer_is_all_unless_a_majority_is_missing(
+    size: int, missing: tuple[int, ...], text: str
+) -> None:
+    bench = follower(size, contact=False)
+    bench.node.core.connections.unreachable.update(missing)
+    assert health_of(bench).problems() == [f"the leader, node 2, does not answer{text}"]
+
+
+def test_a_full_disk_is_the_reason_that_nothing_is_heard() -> None:
+    health = health_of(follower(contact=False))
+    health.is_disk_full = True
+    first, *others = health.problems()
+    assert first.startswith("the disk is full")
+    assert not any("does not answer" in text for text in others)
+
+
+def test_who_has_resigned_knows_no_leader() -> None:
+    first, *_ = health_of(resigned()).problems()
+    assert first.startswith("no leader is known in epoch 4: 3 of 3 voters seem to be up")
+
+
+def test_a_leader_is_ready_once_it_has_committed_something() -> None:
+    bench = leader()
+    health = health_of(bench)
+    assert health.problems() == ["leads, but has not committed a record of its epoch yet"]
+    end = bench.node.core.log.end
+    bench.fetch(bench.node.core.other_voters()[0], end.offset, end.epoch)
+    assert health.problems() == []
+
+
+def test_replicas_are_told_with_their_vote_and_how_far_they_are_behind() -> None:
+    keys = [ReplicaKey(n, UUID(int=1000 + n)) for n in (1, 2, 3, 8)]
+    ends = (-1, 120, 130, 100)
+    rows = [ReplicaStatus(key, end) for key, end in zip(keys, ends, strict=True)]
+    told = health_of(leader(), voter_rows=tuple(rows[:3]), observer_rows=(rows[3],)).as_json()
+    replicas = cast(list[dict[str, Any]], told["replicas"])
+    assert [(row["id"], row["is_voter"], row["lag"]) for row in replicas] == [
+        (1, True, 120),
+        (2, True, 0),
+        (3, True, 0),
+        (8, False, 20),
+    ]
+    assert told["voters_committed"] is True
+
+
+def test_a_voter_set_that_is_not_committed_is_told() -> None:
+    told = health_of(leader(), committed=VoterSet.of([voter(1), voter(2)])).as_json()
+    assert told["voters_committed"] is False
+
+
+def test_the_age_of_a_role_begins_with_it() -> None:
+    clock = Clock()
+    health = health_of(leader(), clock=clock)
+    clock.now_s += 7
+    assert health.as_json()["role_since_s"] == 7
+    health.note_role()
+    clock.now_s += 2
+    assert health.as_json()["role_since_s"] == 2
