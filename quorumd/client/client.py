@@ -25,7 +25,7 @@ from quorumd.client.errors import (
     error_code,
 )
 from quorumd.client.events import LogEvent
-from quorumd.client.leader import ENDPOINT_TYPE_CONTROLLERS, LeaderFinder, check
+from quorumd.client.leader import ENDPOINT_TYPE_CONTROLLERS, KnownCluster, LeaderFinder, check
 from quorumd.client.producer import (
     BATCH_BYTES_DEFAULT,
     TRY_TIMEOUT_MS,
@@ -111,7 +111,8 @@ class QuorumClient(BaseClient):
     raise RuntimeError.
 
     Every call may raise CertificateProblem, before its timeout: no node will do, because of keys,
-    certificates or the security protocol, of this client or of the nodes.
+    certificates or the security protocol, of this client or of the nodes. Or OtherCluster: the nodes belong
+    to another cluster than before. `cluster` is shared by clients that work with one.
     """
 
     def __init__(
@@ -121,10 +122,13 @@ class QuorumClient(BaseClient):
         client_id: str = CLIENT_ID_DEFAULT,
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
         security: Security | None = None,
+        cluster: KnownCluster | None = None,
     ) -> None:
         super().__init__(bootstrap_servers, timeout_ms, security)
         self._client_id = client_id
-        self._finder = LeaderFinder(self._bootstrap, client_id=client_id, security=security)
+        self._finder = LeaderFinder(
+            self._bootstrap, client_id=client_id, security=security, cluster=cluster
+        )
         self._companions: dict[object, Companion] = {}
         self._idle_identities: list[ProducerIdentity] = []
         """Of appends that are over. Leaders remember few producers, so that each has to serve again."""
@@ -321,8 +325,9 @@ class QuorumClient(BaseClient):
         there, and loads a snapshot only if the log starts above it. Another snapshot may come at any time,
         if the log start passes this reader's position. Leader changes, restarts and outages do not end
         it: an outage is the event QuorumLost. Raises QuorumUnavailable only if no leader is reached in
-        the beginning; RequestRefused and NotSupported; LogReplaced if the log does not continue what was
-        read; OffsetOutOfRange if the position stays outside the log for the client's timeout.
+        the beginning; RequestRefused and NotSupported; OtherCluster if the quorum was formatted anew;
+        LogReplaced if the log does not continue what was read; OffsetOutOfRange if the position stays
+        outside the log for the client's timeout.
 
         Uses connections of its own. `on_progress` gets the bytes of a snapshot that have arrived, and its
         size in bytes. `on_response` is called whenever the leader has responded, also when nothing is new;
@@ -333,6 +338,7 @@ class QuorumClient(BaseClient):
             client_id=self._client_id,
             timeout_ms=self.timeout_ms,
             security=self._security,
+            cluster=self._finder.cluster,
         )
         download = SnapshotDownloader(
             own._finder, timeout_ms=self.timeout_ms, on_progress=on_progress

@@ -123,6 +123,17 @@ class LogReplaced(QuorumError):
         )
 
 
+class OtherCluster(QuorumError):
+    """The nodes belong to another cluster than the one that this client began with: make a new client."""
+
+    def __init__(self, cluster_id: str, found: str) -> None:
+        super().__init__(
+            f"the nodes belong to the cluster {found}, and this client began with {cluster_id}. Has the "
+            "quorum been formatted anew or restored, or do the addresses name nodes of two quorums? Nothing "
+            "that was read before holds: make a new client, and begin again from the start."
+        )
+
+
 class ChangeRefused(QuorumError):
     """A change of the voters or of the leader that is not possible, or not safe, now.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from quorumd.client.connection import ClientConnection
@@ -19,6 +20,7 @@ from quorumd.client.errors import (
     ClientClosed,
     ConnectionFailed,
     NotSupported,
+    OtherCluster,
     QuorumError,
     QuorumUnavailable,
     RequestRefused,
@@ -59,25 +61,53 @@ class RetriableError(Exception):
 
 
 class LeaderReply(NamedTuple):
-    """The leader and epoch (-1: not in the response) that a node named, and all nodes that it knows."""
+    """The leader and epoch (-1: not in the response) that a node named, and all nodes that it knows.
+
+    `cluster_id` is None or empty as long as the node does not know it.
+    """
 
     address: Address | None
     epoch: int
     nodes: tuple[Address, ...]
+    cluster_id: str | None = None
+
+
+@dataclass(slots=True)
+class KnownCluster:
+    """The cluster that a client works with: the first one that a node has named."""
+
+    id: str | None = None
+
+    def check(self, found: str | None) -> None:
+        """Raises OtherCluster for a node that belongs to another one."""
+        if self.id and found and found != self.id:
+            raise OtherCluster(self.id, found)
+        self.id = self.id or found
 
 
 class LeaderFinder:
-    """Finds the leader of one quorum from bootstrap addresses, and keeps connections to its nodes."""
+    """Finds the leader of one quorum from bootstrap addresses, and keeps connections to its nodes.
+
+    Finders that share `cluster` take no node of another cluster than the first one has found.
+    """
 
     def __init__(
-        self, bootstrap: Sequence[Address], *, client_id: str, security: Security | None = None
+        self,
+        bootstrap: Sequence[Address],
+        *,
+        client_id: str,
+        security: Security | None = None,
+        cluster: KnownCluster | None = None,
     ) -> None:
         self.failures: dict[Address, str] = {}
+        self.cluster = cluster or KnownCluster()
         self.connector = Connector(client_id, security)
         """Makes other connections of the same client."""
         self._bootstrap = tuple(bootstrap)
         self._learnt: tuple[Address, ...] = ()
         self._connections: dict[Address, ClientConnection] = {}
+        self._asked: set[Address] = set()
+        """Those whose connection was asked who leads, and leads to a node of the cluster."""
         self._leader: Address | None = None
         self._epoch = -1
         self._failed: tuple[Address, int] | None = None
@@ -105,8 +135,8 @@ class LeaderFinder:
     async def connection(self, goal: str, deadline: Deadline) -> ClientConnection:
         """An open connection to the leader.
 
-        Raises QuorumUnavailable when the time is up, and at once NotSupported, RequestRefused or
-        CertificateProblem if no server will do, and ClientClosed.
+        Raises QuorumUnavailable when the time is up, and at once NotSupported, OtherCluster, RequestRefused
+        or CertificateProblem if no server will do, and ClientClosed.
         """
         backoff = RetryBackoff()
         while True:
@@ -120,8 +150,11 @@ class LeaderFinder:
                 except ConnectionFailed as error:
                     self.forget(address, self._reason(address, error, timeout_s))
                 else:
-                    self._leader = address
-                    return connection
+                    # What is made anew may lead to another cluster.
+                    if address in self._asked or await self._ask(address, deadline):
+                        self._leader = address
+                        return connection
+                    self.forget(address, self.failures[address])
             await self.pause(goal, deadline, backoff)
 
     async def pause(self, goal: str, deadline: Deadline, backoff: RetryBackoff) -> None:
@@ -183,6 +216,7 @@ class LeaderFinder:
             made.close()
             return other
         self._connections[address] = made
+        self._asked.discard(address)
         return made
 
     def _was_closed_since(self, deadline: Deadline) -> bool:
@@ -226,6 +260,8 @@ class LeaderFinder:
         try:
             connection = await self._connect(address, deadline)
             named = await who_leads(connection, min(CONNECT_TIMEOUT_S, deadline.remaining_s()))
+            self.cluster.check(named.cluster_id)
+            self._asked.add(address)
         except ConnectionFailed as error:
             self.failures[address] = self._reason(address, error, timeout_s)
             self._unfit.pop(address, None)
@@ -236,7 +272,7 @@ class LeaderFinder:
             self.failures[address] = error.reason
             self._unfit.pop(address, None)
             return None
-        except (NotSupported, RequestRefused) as error:
+        except (NotSupported, OtherCluster, RequestRefused) as error:
             self.failures[address] = str(error)
             self._unfit[address] = error
             return None
@@ -301,9 +337,11 @@ async def _by_metadata(connection: ClientConnection, timeout_s: float) -> Leader
     brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
     nodes = tuple(brokers.values())
     partitions = [partition for topic in response.topics for partition in topic.partitions]
+    cluster_id = response.cluster_id
     if not partitions:
-        return LeaderReply(connection.address, -1, nodes)
-    return LeaderReply(brokers.get(partitions[0].leader_id), partitions[0].leader_epoch, nodes)
+        return LeaderReply(connection.address, -1, nodes, cluster_id)
+    leader = brokers.get(partitions[0].leader_id)
+    return LeaderReply(leader, partitions[0].leader_epoch, nodes, cluster_id)
 
 
 async def _by_describe_cluster(connection: ClientConnection, timeout_s: float) -> LeaderReply:
@@ -319,7 +357,8 @@ async def _by_describe_cluster(connection: ClientConnection, timeout_s: float) -
         )
     check("learn who leads", response.error_code, message=response.error_message)
     brokers = {broker.broker_id: Address(broker.host, broker.port) for broker in response.brokers}
-    return LeaderReply(brokers.get(response.controller_id), -1, tuple(brokers.values()))
+    leader, nodes = brokers.get(response.controller_id), tuple(brokers.values())
+    return LeaderReply(leader, -1, nodes, response.cluster_id)
 
 
 def check(

@@ -122,6 +122,7 @@ class FakeQuorum:
     versions: dict[int, tuple[int, int]] = field(default_factory=dict)
     leader_id: int = 1
     epoch: int = 1
+    cluster_id: str = CLUSTER_ID
     log: list[bytes] = field(default_factory=list)
     end_offset: int = 0
     log_start_offset: int = 0
@@ -380,7 +381,7 @@ class FakeNode:
             leader_epoch=self.quorum.epoch,
         )
         return MetadataResponse(
-            cluster_id=CLUSTER_ID,
+            cluster_id=self.quorum.cluster_id,
             brokers=tuple(
                 MetadataResponseBroker(node_id=node.node_id, host="127.0.0.1", port=node.port)
                 for node in self.quorum.nodes.values()
@@ -392,7 +393,7 @@ class FakeNode:
     def _describe_cluster(self, request: DescribeClusterRequest) -> DescribeClusterResponse:
         return DescribeClusterResponse(
             endpoint_type=request.endpoint_type,
-            cluster_id=CLUSTER_ID,
+            cluster_id=self.quorum.cluster_id,
             controller_id=self.quorum.leader_id,
             brokers=tuple(
                 DescribeClusterResponseBroker(

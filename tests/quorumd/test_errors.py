@@ -28,6 +28,7 @@ EXCEPTIONS: list[Exception] = [
     quorumd.NotSupported("there is no such request"),
     quorumd.OffsetNotReached(7, 5, 1_000),
     quorumd.OffsetOutOfRange(9, 1, 7),
+    quorumd.OtherCluster("a-cluster", "another"),
     quorumd.PeerSpeaksPlaintext("it does not speak TLS"),
     PeerSpeaksTls(),
     quorumd.QuorumError("another one"),
