@@ -29,7 +29,12 @@ from quorumd.config import java_properties
 from quorumd.raft.types import uuid_from_text, uuid_to_text
 from quorumd.storage.errors import DamagedFile, ForeignDirectory, NotFormatted, from_os_error
 from quorumd.storage.filesystem import FileSystem, read_file, replace_file
-from quorumd.storage.layout import META_PROPERTIES, kafkas_own_files
+from quorumd.storage.layout import (
+    META_PROPERTIES,
+    QUORUM_STATE,
+    kafkas_own_files,
+    partition_directory,
+)
 from quorumd.wire.schema import ZERO_UUID
 
 _OWN_KEYS = frozenset(
@@ -96,11 +101,16 @@ def load_meta_properties(
     if "log.owner" not in pairs:
         _refuse_kafkas_own(fs, storage_dir)
     if meta.storage_id == ZERO_UUID:
-        if meta.has_started:
+        if has_started(fs, storage_dir, meta):
             raise missing_storage_id(storage_dir)
         meta = replace(meta, storage_id=new_storage_id())
         save_meta_properties(fs, storage_dir, meta)
     return meta
+
+
+def has_started(fs: FileSystem, storage_dir: Path, meta: MetaProperties) -> bool:
+    """True if the node has run: a file that was cut off does not say so any more, the quorum state does."""
+    return meta.has_started or fs.exists(partition_directory(storage_dir) / QUORUM_STATE)
 
 
 def missing_storage_id(storage_dir: Path) -> DamagedFile:

@@ -17,6 +17,7 @@ from quorumd.storage.errors import (
 from quorumd.storage.filesystem import FileSystem, RealFileSystem, file_size
 from quorumd.storage.meta_properties import (
     MetaProperties,
+    has_started,
     missing_storage_id,
     read_meta_properties,
 )
@@ -145,8 +146,8 @@ def _verify_storage(fs: FileSystem, storage_dir: Path, report: VerifyReport) -> 
     has_log = fs.exists(log)
     facts = verify_log(fs, log, report) if has_log else LogFacts()
     states = (log / layout.QUORUM_STATE, log / layout.KAFKA_QUORUM_STATE)
-    has_started = bool(facts.batches) or (meta is not None and meta.has_started)
-    if has_started and not any(map(fs.exists, states)):
+    has_run = bool(facts.batches) or (meta is not None and meta.has_started)
+    if has_run and not any(map(fs.exists, states)):
         report.add(finding_of(missing_quorum_state(log)))
     elif not has_log:
         report.on_note("there is no log yet: the node has never been started")
@@ -160,7 +161,7 @@ def _check_meta(fs: FileSystem, storage_dir: Path, report: VerifyReport) -> Meta
     path = storage_dir / layout.META_PROPERTIES
     try:
         meta = read_meta_properties(fs, storage_dir)
-        if meta.has_started and meta.storage_id == ZERO_UUID:
+        if meta.storage_id == ZERO_UUID and has_started(fs, storage_dir, meta):
             report.add(finding_of(missing_storage_id(storage_dir)))
         return meta
     except DamagedFile as error:

@@ -89,6 +89,23 @@ def test_a_missing_storage_id_is_generated_and_saved() -> None:
     assert load_meta_properties(after, ROOT) == meta
 
 
+@pytest.mark.parametrize("cut_at", [b"storage.id", b"directory.id=OiscDU5fSmuMfZ6PemtcTQ"])
+def test_a_file_that_was_cut_off_makes_no_other_replica_of_a_node_that_has_run(
+    cut_at: bytes,
+) -> None:
+    fs = empty_disk()
+    save_meta_properties(fs, ROOT, MetaProperties(node_id=1, storage_id=ONE, has_started=True))
+    text = (
+        fs.contents(META).partition(cut_at)[0].replace(b"storage.id=OiscDU5fSmuMfZ6PemtcTQ\n", b"")
+    )
+    state = ROOT / "__cluster_metadata-0" / "quorum-state.json"
+    ran = FaultyFileSystem({META: text, state: b"{}"})
+    with pytest.raises(DamagedFile, match=r"storage\.id and directory\.id are missing"):
+        load_meta_properties(ran, ROOT)
+    assert ran.contents(META) == text, "nothing is changed"
+    assert load_meta_properties(FaultyFileSystem({META: text}), ROOT, new_storage_id=lambda: TWO)
+
+
 def test_random_storage_ids_are_usable_on_a_command_line() -> None:
     for _ in range(200):
         assert not uuid_to_text(random_storage_id()).startswith("-")

@@ -511,15 +511,16 @@ def test_missing_meta_properties_are_named(node: Node) -> None:
 
 
 def test_a_meta_properties_without_storage_id_is_left_as_it_is(node: Node) -> None:
-    node.fs.put(STORAGE / META_PROPERTIES, b"version=1\nnode.id=1\n")
-    assert node.verified().texts == []
+    fresh = FaultyFileSystem({STORAGE / META_PROPERTIES: b"version=1\nnode.id=1\n"})
+    assert verified(STORAGE, fresh).texts == []
     # A node that has run does not start with it.
-    node.fs.put(STORAGE / META_PROPERTIES, b"version=1\nnode.id=1\nstarted=true\n")
-    only(node.verified(), STORAGE / META_PROPERTIES, "storage.id and directory.id are missing")
+    for text in (b"version=1\nnode.id=1\n", b"version=1\nnode.id=1\nstarted=true\n"):
+        node.fs.put(STORAGE / META_PROPERTIES, text)
+        only(node.verified(), STORAGE / META_PROPERTIES, "storage.id and directory.id are missing")
 
 
 def test_a_snapshot_of_another_cluster_is_named(node: Node) -> None:
-    text = b"version=1\nnode.id=1\ncluster.id=another\n"
+    text = b"version=1\nnode.id=1\ncluster.id=another\nstorage.id=OiscDU5fSmuMfZ6PemtcTQ\n"
     node.fs.put(STORAGE / META_PROPERTIES, text)
     done = node.verified()
     assert {finding.path for finding in done.findings} == set(node.snapshots)
