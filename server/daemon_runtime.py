@@ -28,7 +28,7 @@ def daemon_runtime(links: LinkSecurity | None = None) -> Runtime:
         return loop.call_later(max(0, ceil((at_s - time.monotonic()) * 1000)) / 1000, callback)
 
     def disk(files: Files, listener: DiskListener) -> PartitionDisk:
-        return DiskWorker(files, listener, loop.call_soon_threadsafe)
+        return DiskWorker(files, listener, loop.call_soon_threadsafe, time.monotonic)
 
     return Runtime(
         monotonic_s=time.monotonic,

@@ -31,8 +31,9 @@ class DiskWorker(DiskLoop):
         files: Files,
         listener: DiskListener,
         call_on_loop: Callable[..., object],
+        monotonic_s: Callable[[], float],
     ) -> None:
-        super().__init__(files, listener, call_on_loop)
+        super().__init__(files, listener, call_on_loop, monotonic_s)
         self._disk_thread = threading.Thread(target=self._run_all, name="disk", daemon=True)
 
     def start(self) -> None:

@@ -17,7 +17,6 @@ from contextlib import suppress
 from enum import Enum
 from functools import partial
 from queue import SimpleQueue
-from time import perf_counter
 from typing import Final, NamedTuple
 
 from quorumd.raft.types import SnapshotId
@@ -177,10 +176,14 @@ class DiskLoop:
         files: Files,
         listener: DiskListener,
         call_on_loop: Callable[..., object],
+        monotonic_s: Callable[[], float],
     ) -> None:
         self._files = files
         self._listener = listener
         self._call_on_loop = call_on_loop
+        self._monotonic_s = monotonic_s
+        self._begun_s: float | None = None
+        """When the write or the sync that is under way began; None if none is."""
         self._taken: list[Job] = []
         self.jobs: SimpleQueue[Jobs] = SimpleQueue()
         """Jobs that were handed over and not begun; the runner takes them: see `Step.BRIEF_WAIT`."""
@@ -206,6 +209,11 @@ class DiskLoop:
         self.flush()
         self._is_stopping = True
         self.jobs.put(None)
+
+    def write_age_s(self) -> float:
+        """How long the write or the sync that is under way has taken so far; 0 if none is."""
+        begun_s = self._begun_s
+        return 0.0 if begun_s is None else self._monotonic_s() - begun_s
 
     # -- on the disk thread
 
@@ -236,8 +244,10 @@ class DiskLoop:
         else:
             jobs = yield _BRIEF_WAIT
             if jobs is not None and not jobs:
+                self._begun_s = self._monotonic_s()
                 with suppress(DiskFull):
                     self._files.log.prepare()
+                self._begun_s = None
                 jobs = yield Step.LONG_WAIT
         while jobs is not None:
             found += jobs
@@ -252,25 +262,30 @@ class DiskLoop:
     def _carry_out(self, jobs: list[Job]) -> Generator[Pause, Jobs, float | None]:
         """Carry the jobs out; returns how long the sync took, if there was one."""
         started = None
+        self._begun_s = self._monotonic_s()
         for step in carry_out(self._files, jobs):
+            self._begun_s = self._monotonic_s()
             if isinstance(step, Step):
                 self._note_space(is_full=False)
                 if step is _SYNC_NEXT:
-                    started = perf_counter()
+                    started = self._begun_s
             elif isinstance(step, NoSpace):
                 self._note_space(is_full=True)
                 if self._is_stopping:
                     raise step.error
                 if step.behind is not None:
                     self._save_ahead(jobs, step.behind)
+                self._begun_s = None
                 taken = yield step
+                self._begun_s = self._monotonic_s()
                 if taken is None or taken:
                     self._ahead.append(taken)
                 continue
             else:
                 self._call_on_loop(self._listener.on_chunk_not_stored, *step)
             yield step
-        return None if started is None else perf_counter() - started
+        self._begun_s = None
+        return None if started is None else self._monotonic_s() - started
 
     def _save_ahead(self, jobs: list[Job], behind: int) -> None:
         """Save the last quorum state that waits for records alone, so that this node can vote, and hears

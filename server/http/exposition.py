@@ -203,6 +203,11 @@ class QuorumCollector(Collector):
             "Compressed batches that do not unpack to what their header says.",
             metrics.unreadable_batches,
         )
+        yield _gauge(
+            "quorumd_write_age_seconds",
+            "How long the write or sync that is under way has taken so far; 0 if none is.",
+            self._view.write_age_s(),
+        )
         yield from self._snapshots()
         yield _labelled("quorumd_refused_batches", "Not appended.", "error", metrics.refused)
         yield _labelled("quorumd_elections", "Campaigns that ended.", "outcome", metrics.elections)

@@ -119,6 +119,9 @@ class PartitionView(Protocol):
     def snapshot_copy_ratio(self) -> float:
         """How much of a snapshot has been copied from the leader, 0 to 1; -1 if none is copied."""
 
+    def write_age_s(self) -> float:
+        """How long the write or the sync that is under way has taken so far; 0 if none is."""
+
     # -- the voters
 
     @property

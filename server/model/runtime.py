@@ -34,6 +34,9 @@ class PartitionDisk(Disk, Protocol):
     def stop(self) -> None:
         """Finish what is queued. Blocks until it is done."""
 
+    def write_age_s(self) -> float:
+        """How long the write or the sync that is under way has taken so far; 0 if none is."""
+
 
 class Reader(Protocol):
     """Reads from a partition's log without blocking the caller; see `quorumd.server.disk.log_reader`."""

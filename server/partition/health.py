@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
+from quorumd.raft.status import RaftStatus
 from quorumd.raft.types import uuid_to_text
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.peers.peer_links import PeerLinks
 from quorumd.server.snapshots.manager import SnapshotManager
+
+DISK_SILENT_S: Final = 5.0
+"""A disk on which one write or sync takes this long hangs."""
 
 
 class PartitionHealth:
@@ -39,8 +44,9 @@ class PartitionHealth:
     def problems(self) -> list[str]:
         """Why this node is not ready, in words; empty if it is."""
         now, found = self._node.status(), []
-        if self.is_disk_full:
-            found.append("the disk is full: free space, the node goes on by itself")
+        disk = self._disk_problem(now)
+        if disk is not None:
+            found.append(disk)
         missing = [
             voter_id
             for voter_id in now.voters.ids
@@ -65,7 +71,7 @@ class PartitionHealth:
                 found.append("leads, but has not committed a record of its epoch yet")
         elif now.problem is not None:
             found.append(now.problem)
-        elif not (now.has_leader_contact or self.is_disk_full):
+        elif not now.has_leader_contact and disk is None:
             text = f"the leader, node {now.leader.id}, does not answer"
             found.append(f"{text}; {up}" if 2 * len(missing) >= len(now.voters) else text)
         elif now.high_watermark is None:
@@ -74,6 +80,22 @@ class PartitionHealth:
                 "leads and knows what it waits for"
             )
         return found
+
+    def _disk_problem(self, now: RaftStatus) -> str | None:
+        """Why the disk takes no writes, in words; None if it does."""
+        if self.is_disk_full:
+            return "the disk is full: free space, the node goes on by itself"
+        patience_s = DISK_SILENT_S
+        if now.role is not Role.LEADER and not now.has_leader_contact:
+            # It fetches again when it has written: where the disk is silent, the leader seems to be.
+            patience_s = min(patience_s, self._node.config.fetch_timeout_ms / 2000)
+        age_s = self._view.write_age_s()
+        if age_s < patience_s:
+            return None
+        return (
+            f"the disk has not responded for {age_s:.1f} s: look into the kernel's log, the node goes on "
+            "by itself when it does"
+        )
 
     def warnings(self) -> list[str]:
         """What is not as it should be, or will be a problem at the next start, in words."""

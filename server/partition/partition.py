@@ -125,7 +125,12 @@ class Partition:
         self.node = RaftNode(settings.raft, stored, log_view(recovered), runtime.draw)
         self._drift = KafkaDrift(metrics)
         self.view = RaftPartitionView(
-            topic, self.node, self._drift, runtime.monotonic_ms, runtime.wall_ms
+            topic,
+            self.node,
+            self._drift,
+            runtime.monotonic_ms,
+            runtime.wall_ms,
+            self.disk.write_age_s,
         )
         self._make_handlers(settings, recovered)
         self.health = PartitionHealth(

@@ -17,7 +17,8 @@ from quorumd.server.model.topic import TopicPartition
 class RaftPartitionView:
     """Implements `PartitionView` on top of one `RaftNode`.
 
-    `now_ms` is the clock of its steps, `wall_ms` that of the times that are shown.
+    `now_ms` is the clock of its steps, `wall_ms` that of the times that are shown,
+    `write_age_s` is of its disk.
     """
 
     def __init__(
@@ -27,12 +28,14 @@ class RaftPartitionView:
         drift: KafkaDrift,
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
+        write_age_s: Callable[[], float],
     ) -> None:
         self.topic = topic
         self._node = node
         self._drift = drift
         self._now_ms = now_ms
         self.wall_ms = wall_ms
+        self.write_age_s = write_age_s
 
     @property
     def cluster_id(self) -> str | None:

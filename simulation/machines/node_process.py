@@ -106,7 +106,7 @@ class NodeProcess(Process):
         machine = self.machine
 
         def disk(files: Files, listener: DiskListener) -> SimDiskThread:
-            return SimDiskThread(self, files, listener)
+            return SimDiskThread(self, files, listener, self._monotonic_s)
 
         def peer_channel(
             name: str,

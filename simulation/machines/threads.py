@@ -43,12 +43,17 @@ class SimDiskThread:
         process: Process,
         files: Files,
         listener: DiskListener,
+        monotonic_s: Callable[[], float],
     ) -> None:
         log = files.log
         assert isinstance(log, Log), "a partition opens its log with its directory"
         self._loop = DiskLoop(
-            watched(files, log, process.replica, process.machine), listener, self._notify
+            watched(files, log, process.replica, process.machine),
+            listener,
+            self._notify,
+            monotonic_s,
         )
+        self.write_age_s = self._loop.write_age_s
         self._process = process
         self._log = log
         self._copies = Copies(process.key)

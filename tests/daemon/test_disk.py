@@ -1,8 +1,9 @@
-"""A disk that fills up, or whose syncs fail, under one node of a quorum that is written to."""
+"""A disk that fills up or hangs, or whose syncs fail, under one node of a quorum that is written to."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -207,11 +208,13 @@ SHIM = r"""
 #include <stdlib.h>
 #include <unistd.h>
 
-/* fdatasync fails with EIO as long as the file named by FAIL_SYNCS is there. */
+/* fdatasync fails with EIO as long as the file named by FAIL_SYNCS is there, and does not return as long as
+   that named by HOLD_SYNCS is. */
 int fdatasync(int fd) {
     static int (*real)(int);
     if (!real) real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
-    const char *marker = getenv("FAIL_SYNCS");
+    const char *marker = getenv("FAIL_SYNCS"), *held = getenv("HOLD_SYNCS");
+    while (held && access(held, F_OK) == 0) usleep(10000);
     if (marker && access(marker, F_OK) == 0) { errno = EIO; return -1; }
     return real(fd);
 }
@@ -220,7 +223,7 @@ int fdatasync(int fd) {
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library that makes syncs fail on demand."""
+    """A library that makes syncs fail, or hang, on demand."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
@@ -296,6 +299,53 @@ def test_nothing_is_acknowledged_that_only_failed_syncs_would_have_kept(
         marker.unlink()
         quorum.start()
         quorum.wait_ready()
+        quorum.assert_same_logs()
+        load.assert_nothing_lost(*quorum.ids)
+    finally:
+        quorum.kill_all()
+
+
+# -- syncs that do not return
+
+
+@pytest.mark.parametrize("hangs", ["leader", "follower"])
+def test_a_node_whose_disk_hangs_is_not_ready_and_blames_nobody_else(
+    folder: Path, shim: Path, hangs: str
+) -> None:
+    marker = folder.parent / "hold"
+    quorum = Cluster(folder)
+    try:
+        quorum.format()
+        for node in quorum.ids:
+            quorum.start_with(
+                node, environ={"LD_PRELOAD": str(shim), "HOLD_SYNCS": f"{marker}-{node}"}
+            )
+        quorum.wait_ready()
+        with Load(quorum) as load:
+            load.wait_progress()
+            leader = quorum.wait_leader()
+            follower = next(node for node in quorum.ids if node != leader)
+            victim = leader if hangs == "leader" else follower
+            hold = Path(f"{marker}-{victim}")
+            hold.touch()
+            said: set[str] = set()
+
+            def is_named() -> bool:
+                said.update(quorum.status(victim)["problems"])
+                return any(
+                    re.match(r"the disk has not responded for [5-9]\.\d s", text) for text in said
+                )
+
+            quorum.wait_for(is_named, "the disk as the problem", timeout_s=20)
+            assert all(text.startswith("the disk has not responded") for text in said), said
+            assert not quorum.status(victim)["ready"]
+            # The other two disks are a majority.
+            load.wait_progress(50)
+            assert quorum.wait_leader() == leader
+            hold.unlink()
+            quorum.wait_ready()
+            assert quorum.status(victim)["problems"] == []
+            load.stop()
         quorum.assert_same_logs()
         load.assert_nothing_lost(*quorum.ids)
     finally:

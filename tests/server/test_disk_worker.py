@@ -50,12 +50,14 @@ class Slow(RealFileSystem):
 
     def __init__(self) -> None:
         self.syncs = 0
+        self.is_syncing = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
         self.fail_sync = False
         self.full = 0
 
     def fdatasync(self, handle: int) -> None:
+        self.is_syncing.set()
         self.gate.wait(WAIT_S)
         self.syncs += 1
         if self.fail_sync:
@@ -103,7 +105,10 @@ class Bench:
         self.save: Callable[[QuorumState], None] = self.states.append
         self.snapshots = SnapshotStore(self.fs, folder)
         files = Files(self.log, self.snapshots, lambda state: self.save(state))
-        self.worker = DiskWorker(files, self.told, lambda call, *args: call(*args))
+        self.now_s = 1000.0
+        self.worker = DiskWorker(
+            files, self.told, lambda call, *args: call(*args), lambda: self.now_s
+        )
         self.write = 0
 
     def append(self) -> None:
@@ -161,6 +166,56 @@ def test_jobs_that_come_during_a_sync_share_the_next_one(tmp_path: Path) -> None
             seen.append(at.told.next())
         assert len(seen) <= 3
         assert at.fs.syncs <= 3
+
+
+def test_a_sync_that_does_not_end_grows_old(tmp_path: Path) -> None:
+    with bench(tmp_path) as at:
+        assert at.worker.write_age_s() == 0
+        at.fs.gate.clear()
+        at.append()
+        at.worker.flush()
+        at.worker.start()
+        assert at.fs.is_syncing.wait(WAIT_S)
+        at.now_s += 7
+        assert at.worker.write_age_s() == 7
+        at.fs.gate.set()
+        assert at.told.next() == ("completed", 1, True)
+        at.now_s += 60
+        assert at.worker.write_age_s() == 0
+
+
+def test_each_write_of_a_group_has_an_age_of_its_own(tmp_path: Path) -> None:
+    with bench(tmp_path) as at:
+        ages: list[float] = []
+
+        def save(state: QuorumState) -> None:
+            at.now_s += 4
+            ages.append(at.worker.write_age_s())
+
+        at.save = save
+        for epoch in range(3):
+            at.save_state(epoch)
+        at.worker.flush()
+        at.worker.start()
+        assert at.told.next() == ("completed", 3, False)
+        assert ages == [4, 4, 4]
+
+
+def test_what_waits_for_space_is_no_write_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_worker, "FULL_DISK_RETRY_S", WAIT_S)
+    with bench(tmp_path) as at:
+        at.fs.full = 1
+        at.append()
+        at.worker.flush()
+        at.worker.start()
+        assert at.told.next() == ("full", True)
+        at.now_s += 60
+        assert at.worker.write_age_s() == 0
+        at.append()
+        at.worker.flush()
+        assert at.told.next() == ("full", False)
 
 
 def test_the_state_is_saved_between_the_records_around_it(tmp_path: Path) -> None:

@@ -186,6 +186,11 @@ def test_latencies_are_milliseconds_in_the_windows_and_seconds_in_the_histograms
     assert found["quorumd_batch_bytes_bucket", (("le", "256.0"),)] == 2
 
 
+def test_a_write_that_is_under_way_is_told_by_its_age() -> None:
+    assert scrape(Metrics(), FixedView())["quorumd_write_age_seconds", ()] == 0
+    assert scrape(Metrics(), FixedView(age_s=7.5))["quorumd_write_age_seconds", ()] == 7.5
+
+
 def test_requests_of_every_api_are_told_from_the_start() -> None:
     """Prometheus sees no increase in a counter that begins with its first event."""
     found = scrape(Metrics(), FixedView())

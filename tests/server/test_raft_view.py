@@ -32,7 +32,9 @@ def logged(bench: Bench, *endpoints: Endpoint) -> None:
 
 
 def view_of(bench: Bench) -> RaftPartitionView:
-    return RaftPartitionView(METADATA, bench.node, KafkaDrift(Metrics()), lambda: 0, lambda: 0)
+    return RaftPartitionView(
+        METADATA, bench.node, KafkaDrift(Metrics()), lambda: 0, lambda: 0, lambda: 0.0
+    )
 
 
 def test_the_leaders_other_listeners_are_those_of_the_log() -> None:

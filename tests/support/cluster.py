@@ -75,9 +75,13 @@ class FixedView:
     is_adding_voter: bool = False
     is_removing_voter: bool = False
     now_ms: int = 0
+    age_s: float = 0.0
 
     def wall_ms(self) -> int:
         return self.now_ms
+
+    def write_age_s(self) -> float:
+        return self.age_s
 
     def end_offset_for(self, epoch: int) -> OffsetAndEpoch:
         return OffsetAndEpoch(self.log_end_offset, epoch)
