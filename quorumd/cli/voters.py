@@ -105,6 +105,8 @@ def add_voter(
 
     added, quorum = run_change(run(), _MAY_GO_ON)
     text = f"{added.key} is a voter {'already' if added.was_voter else 'now'}."
+    if quorum is not None:
+        text += _beside(added.key, quorum)
     _show(output, text, {**_key(added.key), "was_voter": added.was_voter}, quorum)
 
 
@@ -184,6 +186,22 @@ async def _voters_now(admin: QuorumAdmin) -> QuorumDescription | None:
         return None
 
 
+def _beside(key: ReplicaKey, quorum: QuorumDescription) -> str:
+    """What follows from another voter under the id of this one; empty if there is none."""
+    from quorumd.client.replicas import listed
+    from quorumd.raft.quorum import majority
+
+    others = [it.key for it in quorum.voters if it.key.id == key.id and it.key != key]
+    if not others:
+        return ""
+    count = len(quorum.voters)
+    return (
+        f"\nSo is {listed(others)}: there are two voters under the id {key.id}. {count} voters count, and a "
+        f"majority is {majority(count)} of them. Remove the old one: `quorumctl replace-voter {key.id}` "
+        "does it."
+    )
+
+
 def _key(key: ReplicaKey) -> dict[str, Any]:
     from quorumd.raft.types import uuid_to_text
 
@@ -201,5 +219,7 @@ def _show(output: str, text: str, result: dict[str, Any], quorum: QuorumDescript
         return
     click.echo(text)
     if quorum is not None:
-        voters_text = ", ".join(map(str, quorum.voter_ids))
-        click.echo(f"The voters are {voters_text}; {quorum.leader_id} leads.")
+        keys = sorted((voter.key for voter in quorum.voters), key=lambda key: key.sort_key())
+        ids = [key.id for key in keys]
+        names = [str(key if ids.count(key.id) > 1 else key.id) for key in keys]
+        click.echo(f"The voters are {', '.join(names)}; {quorum.leader_id} leads.")

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Final
 
 from quorumd.raft.node import RaftNode
+from quorumd.raft.quorum import majority
 from quorumd.raft.roles import Role
 from quorumd.raft.status import RaftStatus
-from quorumd.raft.types import uuid_to_text
+from quorumd.raft.types import VoterSet, uuid_to_text
+from quorumd.raft.voter_changes.voter_sets import listed
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.peers.peer_links import PeerLinks
 from quorumd.server.snapshots.manager import SnapshotManager
@@ -115,6 +117,8 @@ class PartitionHealth:
             "records: end the copy, and never start it again"
             for where in now.running_twice
         ]
+        if now.role is Role.LEADER:
+            unexpected += _two_under_one_id(now.voters)
         if self._snapshots.is_limited_in_vain:
             unexpected.append(
                 "retention.bytes and retention.ms delete nothing beside Kafka: this node builds no "
@@ -179,3 +183,15 @@ class PartitionHealth:
             "snapshots": self._snapshots.status(),
             "last_report": self.last_report,
         }
+
+
+def _two_under_one_id(voters: VoterSet) -> list[str]:
+    """As after the first step of the replacement of a disk: the lost one counts until it is removed."""
+    named = {each: [key for key in voters.keys if key.id == each] for each in voters.ids}
+    counted = f"a majority is {majority(len(voters))} of {len(voters)}"
+    return [
+        f"{listed(keys)} are two voters under one id, and both count: {counted}. Remove the one whose disk "
+        f"is gone: `quorumctl replace-voter {voter_id}` does it"
+        for voter_id, keys in named.items()
+        if len(keys) > 1
+    ]

@@ -355,6 +355,7 @@ def test_a_replacement_that_was_interrupted_after_the_first_step_is_finished(
 ) -> None:
     if nodes.wait_leader() == 3:
         hand_over(nodes, "--to", 2)
+    old = nodes.status(3)["storage_id"]
     nodes.kill(3)
     nodes.new_disk(3)
     nodes.start(3)
@@ -366,11 +367,15 @@ def test_a_replacement_that_was_interrupted_after_the_first_step_is_finished(
         "the first step",
     )
     assert voter_ids(nodes) == [1, 2, 3, 3]
+    (warning,) = nodes.status(nodes.wait_leader())["warnings"]
+    for part in (f"(3, {old})", f"(3, {new})", "a majority is 3 of 4", "quorumctl replace-voter 3"):
+        assert part in warning
     assert "finish the replacement" in refused(nodes, "transfer-leader", "--to", 3).lower()
     done(nodes, "replace-voter", 3)
     voters = {voter["replica_uuid"]: voter["replica_id"] for voter in described(nodes)["voters"]}
     assert voters[new] == 3
     assert len(voters) == 3
+    assert nodes.status(nodes.wait_leader())["warnings"] == []
 
 
 def test_a_disk_that_works_is_not_replaced(nodes: Cluster) -> None:

@@ -87,6 +87,24 @@ def test_of_two_under_one_id_the_one_that_fetches_is_meant(
     assert key_of(4, 1) in fake.voters
 
 
+@pytest.mark.parametrize("is_voter", [False, True])
+def test_who_is_added_beside_another_voter_of_its_id_is_told_that_both_count(
+    fake: FakeVoters, quorumctl: Run, is_voter: bool
+) -> None:
+    fake.replace_disk(3)
+    if is_voter:
+        fake.observers, fake.voters = [], [*fake.voters, key_of(3, 1)]
+    done = quorumctl("add-voter", "--replica-id", 3, "--replica-uuid", uuid_text(3, 1))
+    assert done.code == 0
+    assert done.out == (
+        f"{key_of(3, 1)} is a voter {'already' if is_voter else 'now'}.\n"
+        f"So is {key_of(3)}: there are two voters under the id 3. 4 voters count, and a majority is 3 of "
+        "them. Remove the old one: `quorumctl replace-voter 3` does it.\n"
+        f"The voters are 1, 2, {key_of(3)}, {key_of(3, 1)}; 1 leads.\n"
+    )
+    assert quorumctl("replace-voter", 3).out.endswith("The voters are 1, 2, 3; 1 leads.\n")
+
+
 def test_an_id_that_nobody_has_ends_with_what_to_check(fake: FakeVoters, quorumctl: Run) -> None:
     done = quorumctl("add-voter", "--replica-id", 7, "--timeout", 0.5)
     assert done.has_one_error
