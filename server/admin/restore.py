@@ -74,6 +74,11 @@ def restore_node(
     """
     is_named = standalone or initial_voters is not None
     voters = {voter.id for voter in config.quorum_voters}
+    if is_named and voters:
+        raise FormatRefused(
+            "quorum.voters names the voters already: leave --standalone and --initial-voters out, or "
+            "remove that key and set quorum.bootstrap.servers instead."
+        )
     if not is_named and voters and config.node_id not in voters:
         raise FormatRefused(
             f"node.id {config.node_id} is not in quorum.voters. Restore on the voters "

@@ -82,6 +82,21 @@ def test_impossible_options_are_refused(
     assert not new.storage_dir(1).exists()
 
 
+@pytest.mark.parametrize(
+    "option", ["--standalone", "--initial-voters=1@h:1:JEXY6aqzQY-32P5TStzaFg"]
+)
+def test_voters_that_are_named_twice_are_refused_with_an_advice_that_can_be_followed(
+    former: Former, new: Cluster, option: str
+) -> None:
+    done = restore(new, 1, former.backup, option)
+    assert done.code == 2
+    assert "quorum.voters names the voters already" in done.text
+    assert "leave --standalone and --initial-voters out" in done.text
+    assert "--bootstrap" not in done.text
+    assert not new.storage_dir(1).exists()
+    restored(new, former.backup, nodes=(1,))
+
+
 def test_what_is_no_backup_is_refused(former: Former, new: Cluster, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing", former.cluster.storage_dir(1)):
         done = restore(new, 1, path)
