@@ -14,7 +14,7 @@ EXIT_DAMAGED = 3
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
-_MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ESPIPE})
+_MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ESPIPE, errno.EEXIST})
 
 
 class StorageError(Exception):
@@ -134,6 +134,11 @@ RESTORE = (
 )
 
 
+def is_misplaced(error: OSError) -> bool:
+    """True if something else lies where a file or a directory belongs: see Misplaced."""
+    return error.errno in _MISPLACED
+
+
 def from_os_error(error: OSError, path: Path, doing: str) -> StorageError:
     """The StorageError for a failed call; `doing` reads like "writing".
 
@@ -148,7 +153,7 @@ def from_os_error(error: OSError, path: Path, doing: str) -> StorageError:
         return ReadOnlyDirectory(
             what, path=path, remedy="Check the mount options, and who owns it and what is above it"
         )
-    if error.errno in _MISPLACED:
+    if is_misplaced(error):
         return Misplaced(
             what,
             path=path,

@@ -30,7 +30,10 @@ class FileSystem(Protocol):
     """What storage/ needs of an operating system. Handles are small integers."""
 
     def open(self, path: Path, *, writable: bool = False, create: bool = False) -> int:
-        """Opens a regular file, and nothing else; `create` makes an empty one if there is none."""
+        """Opens a regular file, and nothing else; `create` makes an empty one if there is none.
+
+        A link to what is not there is something else, and not missing.
+        """
 
     def close(self, handle: int) -> None: ...
 
@@ -83,7 +86,15 @@ class RealFileSystem:
     def open(self, path: Path, *, writable: bool = False, create: bool = False) -> int:
         # Of a pipe the call would wait for who writes to it.
         flags = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_RDWR if writable else os.O_RDONLY)
-        handle = os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+        try:
+            handle = os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+        except FileNotFoundError:
+            if path.is_symlink():
+                # The disk of what it names may not be mounted: nothing is missing here.
+                raise OSError(
+                    errno.ESPIPE, "It is a link to what is not there", str(path)
+                ) from None
+            raise
         mode = os.fstat(handle).st_mode
         if not stat.S_ISREG(mode):
             os.close(handle)

@@ -14,7 +14,7 @@ from pathlib import Path
 from quorumd.raft.types import SnapshotId
 from quorumd.storage import layout
 from quorumd.storage.epoch_checkpoint import EpochStart, epoch_at, epochs_from, parse_epochs
-from quorumd.storage.errors import RESTORE, DamagedFile, StorageError, from_os_error
+from quorumd.storage.errors import RESTORE, DamagedFile, Misplaced, StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, read_file
 from quorumd.storage.quorum_state import load_quorum_state
 from quorumd.storage.segment_removal import segment_bases
@@ -223,7 +223,7 @@ class _Pass:
     def _read_state(self) -> None:
         try:
             state = load_quorum_state(self._fs, self._directory)
-        except DamagedFile as error:
+        except (DamagedFile, Misplaced) as error:
             self._report.add(finding_of(error))
             return
         if state is not None:

@@ -10,9 +10,11 @@ from quorumd.storage import layout
 from quorumd.storage.errors import (
     DamagedFile,
     DamagedSnapshot,
+    Misplaced,
     NotFormatted,
     StorageError,
     from_os_error,
+    is_misplaced,
 )
 from quorumd.storage.filesystem import FileSystem, RealFileSystem, file_size
 from quorumd.storage.meta_properties import (
@@ -118,8 +120,10 @@ def _size_of_log(fs: FileSystem, directory: Path, names: list[str]) -> int:
 def _size(fs: FileSystem, path: Path) -> int:
     try:
         return file_size(fs, path)
-    except FileNotFoundError:
-        # Deleted since it was listed.
+    except OSError as error:
+        if not (isinstance(error, FileNotFoundError) or is_misplaced(error)):
+            raise
+        # Deleted since it was listed, or no file, which is going to be a finding.
         return 0
 
 
@@ -145,9 +149,10 @@ def _verify_storage(fs: FileSystem, storage_dir: Path, report: VerifyReport) -> 
     log = layout.partition_directory(storage_dir)
     has_log = fs.exists(log)
     facts = verify_log(fs, log, report) if has_log else LogFacts()
-    states = (log / layout.QUORUM_STATE, log / layout.KAFKA_QUORUM_STATE)
+    names = fs.listdir(log) if has_log else []
+    has_state = layout.QUORUM_STATE in names or layout.KAFKA_QUORUM_STATE in names
     has_run = bool(facts.batches) or (meta is not None and meta.has_started)
-    if has_run and not any(map(fs.exists, states)):
+    if has_run and not has_state:
         report.add(finding_of(missing_quorum_state(log)))
     elif not has_log:
         report.on_note("there is no log yet: the node has never been started")
@@ -164,7 +169,7 @@ def _check_meta(fs: FileSystem, storage_dir: Path, report: VerifyReport) -> Meta
         if meta.storage_id == ZERO_UUID and has_started(fs, storage_dir, meta):
             report.add(finding_of(missing_storage_id(storage_dir)))
         return meta
-    except DamagedFile as error:
+    except (DamagedFile, Misplaced) as error:
         report.add(finding_of(error))
     except NotFormatted:
         what, remedy = "it is missing: nothing says whose directory this is", _NO_META

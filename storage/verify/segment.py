@@ -11,10 +11,11 @@ from pathlib import Path
 from quorumd.storage import layout
 from quorumd.storage.batch_walk import BatchCursor, reason_of
 from quorumd.storage.epoch_checkpoint import EpochStart
+from quorumd.storage.errors import from_os_error, is_misplaced
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.torn_tail import examine_tail, has_unwritten_sector
 from quorumd.storage.verify.index_proof import IndexProof
-from quorumd.storage.verify.report import FINDINGS_MAX, Finding, VerifyReport
+from quorumd.storage.verify.report import FINDINGS_MAX, Finding, VerifyReport, finding_of
 from quorumd.wire.control_records import raw_control_records
 from quorumd.wire.errors import CorruptBatch, RefusedBatch
 from quorumd.wire.record_walk import check_records
@@ -93,7 +94,14 @@ class _Walk:
 
     def run(self) -> SegmentFacts:
         facts = self._facts
-        self._handle = self._fs.open(facts.path)
+        try:
+            self._handle = self._fs.open(facts.path)
+        except OSError as error:
+            if not is_misplaced(error):
+                raise
+            facts.start_offset = facts.end_offset
+            facts.findings.append(finding_of(from_os_error(error, facts.path, "reading")))
+            return facts
         try:
             # Taken once: what a running node appends meanwhile is not read.
             self._size = facts.size_bytes = self._fs.size(self._handle)

@@ -321,7 +321,14 @@ def test_a_header_with_a_wrong_bit_is_never_served(index_interval_bytes: int) ->
     assert refused
 
 
-@pytest.mark.parametrize("put", [os.mkdir, os.mkfifo, lambda path: os.symlink(path, path)])
+def link_to_nothing(path: Path) -> None:
+    """As where the disk of what it names is not mounted."""
+    path.symlink_to(path.parent / "volume" / path.name)
+
+
+@pytest.mark.parametrize(
+    "put", [os.mkdir, os.mkfifo, lambda path: os.symlink(path, path), link_to_nothing]
+)
 @pytest.mark.parametrize("others", [[], ["00000000000000000005.log"]])
 def test_what_is_no_file_where_a_segment_belongs_is_named(
     tmp_path: Path, others: list[str], put: Callable[[Path], None]
