@@ -335,8 +335,20 @@ def check_certificates(config_path: Path | None) -> None:
         click.echo(line)
 
 
+def _open_missing_streams() -> None:
+    """Gives /dev/null to a standard stream that is closed: as long as its descriptor is free, the event loop
+    gets it for what it opens, and aborts the process when it closes that."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest descriptor that is free: that of the stream.
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode))
+
+
 def main() -> None:
     """Entry point."""
+    _open_missing_streams()
     if sys.flags.optimize:
         fail("python -O removes the assertions that protect the log: run without it")
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -224,3 +225,15 @@ def test_a_follower_that_is_asked_to_stop_ends_clean_and_unnoticed(
         after = quorum.status(leader)
         assert (after["role"], after["epoch"], load.failures) == ("leader", epoch, failures)
         everybody_back(quorum, load)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_node_that_is_started_without_a_standard_stream_ends_clean(
+    folder: Path, closed: str
+) -> None:
+    with_closed = ("bash", "-c", f'exec "$@" {closed}', "bash")
+    with running_cluster(folder, size=1) as alone:
+        alone.stop(1)
+        alone.start_with(1, prefix=with_closed)
+        alone.wait_ready(1)
+        assert alone.stop(1).exit_code == 0
