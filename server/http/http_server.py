@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 REQUEST_BYTES_MAX: Final = 8 << 10
 REQUEST_SECONDS_MAX: Final = 5.0
 RESPONSE_SECONDS_MAX: Final = 10.0
+DISK_SECONDS_MAX: Final = 1.0
+"""How long a page waits for a disk to say how full it is; without that it is served all the same."""
 LINGER_BYTES_MAX: Final = 64 << 10
 CONNECTIONS_MAX: Final = 128
 BACKLOG: Final = 64
@@ -107,6 +109,8 @@ class MetricsPage:
         self._directory = directory
         self._is_ready = is_ready
         self._text: MetricsText | None = None
+        self._look: asyncio.Future[tuple[int, int] | None] | None = None
+        """At the disk; one that hangs is looked at by one thread at a time."""
 
     async def render(self, accept: str) -> tuple[bytes, str]:
         """Body and content type, as the request's Accept header prefers."""
@@ -116,9 +120,19 @@ class MetricsPage:
             from quorumd.server.http.exposition import MetricsText
 
             self._text = MetricsText(self._metrics, self._view, self._version, self._is_ready)
-        # A disk that hangs holds up this page, and not the event loop.
-        disk = await asyncio.to_thread(_disk_bytes, self._directory)
-        return self._text.render(accept, disk)
+        return self._text.render(accept, await self._disk_bytes())
+
+    async def _disk_bytes(self) -> tuple[int, int] | None:
+        """A disk that hangs holds up neither the event loop nor, for long, the page that tells of it."""
+        if self._look is None:
+            self._look = asyncio.ensure_future(asyncio.to_thread(_disk_bytes, self._directory))
+        look = self._look
+        await asyncio.wait([look], timeout=DISK_SECONDS_MAX)
+        if not look.done():
+            return None
+        if self._look is look:
+            self._look = None
+        return look.result()
 
 
 def _disk_bytes(directory: Path) -> tuple[int, int] | None:

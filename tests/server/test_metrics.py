@@ -6,6 +6,8 @@ import math
 import shutil
 import sys
 from pathlib import Path
+from threading import Event
+from typing import NamedTuple
 from uuid import UUID
 
 import pytest
@@ -15,6 +17,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from quorumd.raft.types import ReplicaKey, uuid_to_text
+from quorumd.server.http import http_server
 from quorumd.server.http.exposition import IdleRatio, MetricsText
 from quorumd.server.http.http_server import MetricsPage
 from quorumd.server.model.metrics import LABELS_MAX, Metrics
@@ -23,6 +26,12 @@ from quorumd.server.model.sampled_stats import Histogram, SampledStats
 from quorumd.wire.registry import APIS
 from tests.support.cluster import FixedView
 from tests.support.serving import run
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
 
 
 class Clock:
@@ -345,6 +354,34 @@ def test_the_page_tells_how_much_room_the_disk_has_if_it_says_so(tmp_path: Path)
         assert found["quorumd_disk_free_bytes"] == pytest.approx(free, rel=0.05)
         assert await figures(tmp_path / "missing") == {}
 
+    run(work())
+
+
+def test_a_disk_that_hangs_does_not_hold_the_page_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    responds = Event()
+    looks: list[Path] = []
+
+    def disk_usage(directory: Path) -> Usage:
+        looks.append(directory)
+        assert responds.wait(5)
+        return Usage(100, 60, 40)
+
+    async def work() -> None:
+        page = MetricsPage(Metrics(), FixedView(age_s=9), "0.1", tmp_path, lambda: True)
+        for _ in range(2):
+            body, _ = await page.render("")
+            assert b"quorumd_write_age_seconds 9.0" in body
+            assert b"quorumd_disk_free_bytes" not in body
+        assert looks == [tmp_path], "no second thread waits for it"
+        responds.set()
+        monkeypatch.setattr(http_server, "DISK_SECONDS_MAX", 5)
+        body, _ = await page.render("")
+        assert b"quorumd_disk_free_bytes 40.0" in body
+
+    monkeypatch.setattr(http_server, "DISK_SECONDS_MAX", 0.01)
+    monkeypatch.setattr("quorumd.server.http.http_server.shutil.disk_usage", disk_usage)
     run(work())
 
 
