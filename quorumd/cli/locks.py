@@ -32,7 +32,7 @@ _LOCKS_HELP = """Print who holds which lock, since when, and who waits for it.
 \b
 --output text    a line for each holder, and below it one for each who waits, in their order
 --output json    one object per line; token is the holder's QUORUM_LOCK_TOKEN, written_ms the
-                 time of the newest record, ms since 1970 by that host's clock
+                 time of the newest record, ms since 1970 by that host's clock; -1: not known
 
 A holder that has died stands there until a waiting process takes the lock over, or the next one asks for it.
 RENEWED says how long ago its newest record was written, by that host's clock and this one's.
@@ -167,7 +167,9 @@ def _table(found: list[ClaimedName]) -> list[tuple[str, ...]]:
 
 def _row(name: str, state: str, claimant: Claimant) -> tuple[str, ...]:
     is_held = claimant.token >= 0
-    age_s = max(0.0, time.time() - claimant.written_ms / 1000)
+    renewed = "at a time that is not known"
+    if claimant.written_ms >= 0:
+        renewed = f"{duration_text(max(0.0, time.time() - claimant.written_ms / 1000))} ago"
     return (
         name,
         state,
@@ -177,7 +179,7 @@ def _row(name: str, state: str, claimant: Claimant) -> tuple[str, ...]:
         str(claimant.pid),
         printable(claimant.since),
         duration_text(claimant.ttl_ms / 1000),
-        f"{duration_text(age_s)} ago" if is_held else "",
+        renewed if is_held else "",
         printable(claimant.comment),
     )
 

@@ -30,6 +30,8 @@ from quorumd.wire.records import Record
 
 TOKEN: Final = "quorumd.token"
 """A header by which a client finds its own batch in the log."""
+NO_TIMESTAMP: Final = -1
+"""A record's time is not known: Kafka's RecordBatch.NO_TIMESTAMP."""
 
 _CONFLICT: Final = re.compile(
     r"(Record|Named key) (\d+) conflicts: its key was written at offset (\d+),"
@@ -105,11 +107,12 @@ async def append_once(
     """The same without a token and without reading: one request, where no other client writes, too.
 
     For records by which their writer knows them again: after AppendFailed they may be in the log, and a
-    Conflict may be with themselves. Raises Conflict, ReadAgain, AppendFailed.
+    Conflict may be with themselves. Where the leader's clock and this one differ too much, they have no
+    timestamp. Raises Conflict, ReadAgain, AppendFailed.
     """
     batch = _with_headers(records, since, (), None)
     try:
-        return await client.append(batch, whole=True, timeout_ms=timeout_ms, idempotent=False)
+        return await _append_whatever_the_time(client, batch, timeout_ms)
     except AppendFailed as failed:
         refused = _refused_condition(failed)
         if refused is None:
@@ -118,6 +121,18 @@ async def append_once(
         if conflict is None:
             raise ReadAgain(end_offset) from failed
         raise Conflict(*conflict, since=since) from failed
+
+
+async def _append_whatever_the_time(
+    client: AppendingClient, batch: list[Record], timeout_ms: int
+) -> list[int]:
+    try:
+        return await client.append(batch, whole=True, timeout_ms=timeout_ms, idempotent=False)
+    except AppendFailed as failed:
+        if not _is_refused(failed, ErrorCode.INVALID_TIMESTAMP):
+            raise
+    batch = [record._replace(timestamp=NO_TIMESTAMP) for record in batch]
+    return await client.append(batch, whole=True, timeout_ms=timeout_ms, idempotent=False)
 
 
 def _with_headers(
@@ -135,10 +150,15 @@ def _with_headers(
 def _refused_condition(failed: AppendFailed) -> str | None:
     """What the leader says of a condition that is not met; None if it is something else."""
     cause = failed.__cause__
-    if not isinstance(cause, RequestRefused) or cause.error is not ErrorCode.INVALID_RECORD:
+    if not isinstance(cause, RequestRefused) or not _is_refused(failed, ErrorCode.INVALID_RECORD):
         return None
     said = cause.server_message or ""
     return said if _CONFLICT.match(said) or _READ_AGAIN.match(said) else None
+
+
+def _is_refused(failed: AppendFailed, error: ErrorCode) -> bool:
+    cause = failed.__cause__
+    return isinstance(cause, RequestRefused) and cause.error is error
 
 
 def _named_in(

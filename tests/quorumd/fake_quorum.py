@@ -138,6 +138,8 @@ class FakeQuorum:
     tls: dict[int, TlsConfig] = field(default_factory=dict)
     """How a node speaks TLS; those that are not in it speak plaintext."""
     refuse_produce: list[ErrorCode] = field(default_factory=list)
+    latest_ms: int | None = None
+    """Batches with later timestamps are refused, None: none is."""
     sequences: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     judge: ConditionJudge = field(default_factory=lambda: ConditionJudge(1 << 20))
     appended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -205,6 +207,8 @@ class FakeQuorum:
 
     def _produce(self, batch: bytes) -> tuple[ErrorCode, int]:
         header = read_header(batch)
+        if self.latest_ms is not None and header.max_timestamp > self.latest_ms:
+            return ErrorCode.INVALID_TIMESTAMP, -1
         if header.producer_id < 0:
             return ErrorCode.NONE, self.append(batch)
         known = self.sequences.setdefault(header.producer_id, [])

@@ -58,6 +58,19 @@ async def held(client: QuorumClient, kind: ClaimKind = ClaimKind.LOCK) -> dict[s
 # --- one holder
 
 
+def test_a_lock_is_held_whatever_the_wall_clocks_of_holder_and_leader_say() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        quorum.latest_ms = int(time.time() * 1000) - 7_200_000
+        async with Lock(client, "a", ttl=1.0) as lock:
+            await asyncio.sleep(2.5)
+            assert lock.is_held
+            assert await held(client) == {"a": lock.token}
+        assert await held(client) == {}
+        assert {record.timestamp for record in quorum.records()} == {-1}
+
+    with_quorum(story)
+
+
 def test_the_token_is_the_offset_of_the_record_and_people_can_read_who_has_it() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         await client.append([Record(value=b"something before")])

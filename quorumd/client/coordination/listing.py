@@ -17,8 +17,8 @@ class Claimant(NamedTuple):
     """One who holds a name, or waits for it, as its record says.
 
     `since` is when it began to hold or to wait, in UTC by its own wall clock; `written_ms` the time of its
-    newest record, ms since 1970 by the same clock: who holds a name, or is the first to wait for it, writes
-    one at every third of the ttl. `token` is -1 for who waits.
+    newest record, ms since 1970 by the same clock, -1 if that was too far from the leader's: who holds a
+    name, or is the first to wait for it, writes one at every third of the ttl. `token` is -1 for who waits.
     """
 
     owner: str

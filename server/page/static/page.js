@@ -315,7 +315,8 @@ function showClaims(claims, nowMs) {
     text(by.firstChild, holder === null ? "nobody" : `${holder.owner} on ${holder.host}, pid ${holder.pid}`);
     text(by.lastChild, holder === null ? "" : `token ${holder.token}`);
     text(since, holder === null ? "" : holder.since);
-    text(renewed, holder === null ? "" : ago(Math.max(0, nowMs - holder.written_ms)));
+    const isTimed = holder !== null && holder.written_ms >= 0;
+    text(renewed, isTimed ? ago(Math.max(0, nowMs - holder.written_ms)) : "");
     text(queue, number(waiting));
     text(more, holder === null ? "" : holder.value || holder.comment);
   });
