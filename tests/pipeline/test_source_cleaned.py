@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from quorumd.pipeline.source.stream import QuorumdStreamReader
 from quorumd.raft.types import SnapshotId
 from quorumd.wire.records import Record
 from tests.pipeline.filling import append, as_records, some_records
+from tests.pipeline.planting import as_kafka_writes_it, snapshots
 from tests.support import live_snapshots
 from tests.support.live_cluster import Cluster, running_cluster
 
@@ -107,7 +109,8 @@ def batch(given: Given, table: str = "records", **more: object) -> list[dict[str
 def stream(given: Given, **more: object) -> Iterator[QuorumdStreamReader]:
     """The driver's part of a stream."""
     texts = {name: str(value) for name, value in more.items()}
-    options = parse_options({"startingOffsets": "earliest", **given, **texts})
+    start = {} if "startingTimestamp" in texts else {"startingOffsets": "earliest"}
+    options = parse_options({**start, **given, **texts})
     reader = QuorumdStreamReader(options, spark_schema("records"))
     try:
         yield reader
@@ -157,6 +160,54 @@ def test_an_offset_that_is_gone_is_an_error_unless_loss_is_allowed(
     assert str(log.snapshot.end_offset) in str(caught.value)
     assert records(batch(given, startingOffsets=gone, failOnDataLoss="false")) == log.left(gone)
     assert records(batch(given, startingOffsets=log.log_start)) == log.left(log.log_start)
+
+
+def test_a_time_is_looked_for_in_the_state_too(log: CleanedLog, given: Given) -> None:
+    state = [each for each in log.left() if each.offset < log.log_start]
+    first, second = state[0], state[1]
+    for mark in (first, state[len(state) // 2], log.left(log.log_start)[0], log.written[-1]):
+        rows = batch(given, startingTimestamp=mark.timestamp)
+        assert records(rows) == log.left(mark.offset)
+        rows = batch(given, endingTimestamp=mark.timestamp)
+        assert records(rows) == [each for each in log.left() if each.offset < mark.offset]
+    assert records(batch(given, startingTimestamp=0)) == log.left()
+    assert batch(given, endingTimestamp=0) == []
+    assert first.timestamp < second.timestamp, "a record between them may be gone"
+    rows = batch(given, startingTimestamp=first.timestamp + 1, endingTimestamp=second.timestamp + 1)
+    assert records(rows) == [second]
+
+
+def test_a_stream_begins_at_a_time_in_the_state(log: CleanedLog, given: Given) -> None:
+    mark = log.left()[5]
+    with stream(given, startingTimestamp=mark.timestamp) as reader:
+        start = reader.initialOffset()
+        assert start["offset"] == mark.offset < log.log_start
+        found = records(
+            rows_of(reader.partitions(start, reader.latestOffset(start, ALL)), reader.read)
+        )
+    assert found == log.left(mark.offset)
+
+
+def test_a_state_without_offsets_stands_before_the_log(log: CleanedLog, tmp_path: Path) -> None:
+    """As in a directory of Kafka's own controllers: their snapshots do not say where a record was."""
+    copy = tmp_path / "copy"
+    shutil.copytree(log.cluster.storage_dir(1), copy)
+    in_log = log.left(log.log_start)
+    time_ms = in_log[-1].timestamp
+    as_kafka_writes_it(snapshots(copy)[-1], b"state", time_ms)
+    given = {"path": str(copy)}
+    all_values = [b"state", *(each.value for each in in_log)]
+
+    def values(**times: object) -> list[bytes | None]:
+        rows = batch(given, "records", **times)
+        return [row["value"] for row in rows if row["control_type"] is None]
+
+    assert values() == all_values
+    assert values(startingTimestamp=0) == all_values
+    assert values(endingTimestamp=0) == []
+    middle = in_log[5]
+    assert values(startingTimestamp=middle.timestamp) == [each.value for each in in_log[5:]]
+    assert values(endingTimestamp=middle.timestamp) == [each.value for each in in_log[:5]]
 
 
 def test_a_stream_begins_with_the_state_in_one_piece(log: CleanedLog, given: Given) -> None:

@@ -34,7 +34,7 @@ from quorumd.pipeline.source.offset_range import (
     split_offsets,
 )
 from quorumd.pipeline.source.options import Options
-from quorumd.pipeline.source.snapshot_split import SnapshotSplit, snapshot_split
+from quorumd.pipeline.source.snapshot_split import SnapshotSplit, first_in_both, snapshot_split
 from quorumd.raft.types import SnapshotId
 
 if TYPE_CHECKING:
@@ -70,7 +70,15 @@ class DiskView:
 
     def offset_lookup(self, bounds: LogBounds) -> Callable[[int], int | None]:
         replica = self._replicas[bounds.label]
-        return lambda timestamp_ms: first_offset_since(replica.segments, timestamp_ms)
+
+        def first_since(timestamp_ms: int) -> int | None:
+            in_log = first_offset_since(replica.segments, timestamp_ms)
+            if bounds.snapshot is None:
+                return in_log
+            snapshot = self._snapshot(replica, bounds.snapshot)
+            return first_in_both(snapshot, bounds.start, in_log, timestamp_ms)
+
+        return first_since
 
     def splits(
         self, ranges: Sequence[tuple[LogBounds, OffsetRange]]

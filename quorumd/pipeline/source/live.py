@@ -7,11 +7,13 @@ the same range always gives the same rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from quorumd.pipeline.errors import DataLost
+from quorumd.pipeline.files import Snapshot
 from quorumd.pipeline.parse import ChunkOrigin, parse
 from quorumd.pipeline.source.offset_range import (
     LESS_STRICT,
@@ -23,7 +25,8 @@ from quorumd.pipeline.source.offset_range import (
 )
 from quorumd.pipeline.source.options import Options
 from quorumd.pipeline.source.quorum import BelowLogStart, SnapshotReplaced, SyncQuorum
-from quorumd.pipeline.source.snapshot_split import snapshot_split
+from quorumd.pipeline.source.snapshot_split import first_in_both, snapshot_split
+from quorumd.raft.types import SnapshotId
 
 OFFSETS_MAX = 200_000
 """The most that one task reads, in offsets."""
@@ -47,7 +50,14 @@ class LiveView:
         return self._quorum.end(reaching)
 
     def offset_lookup(self, bounds: LogBounds) -> Callable[[int], int | None]:
-        return self._quorum.offset_at
+        def first_since(timestamp_ms: int) -> int | None:
+            in_log = self._quorum.offset_at(timestamp_ms)
+            if bounds.snapshot is None:
+                return in_log
+            with _downloaded(self._quorum, bounds.snapshot, self._options) as file:
+                return first_in_both(file, bounds.start, in_log, timestamp_ms)
+
+        return first_since
 
     def splits(
         self, ranges: Sequence[tuple[LogBounds, OffsetRange]]
@@ -111,16 +121,22 @@ class LiveSnapshotSplit:
 
     def read(self, options: Options) -> Iterator[pa.RecordBatch]:
         """The rows, by key. Raises LogUnreachable, DataLost, DamagedBatch."""
-        wanted = self.snapshot_range.snapshot
-        or_newer = not options.fail_on_data_loss
-        with SyncQuorum(options.servers, options.timeout_ms, options.security) as quorum:
-            try:
-                with quorum.downloaded(wanted, or_newer=or_newer) as file:
-                    yield from snapshot_split(options.parsed_table, file, self.snapshot_range).read(
-                        options
-                    )
-            except SnapshotReplaced as error:
-                raise replaced_snapshot(wanted, error.found) from None
+        wanted = self.snapshot_range
+        with (
+            SyncQuorum(options.servers, options.timeout_ms, options.security) as quorum,
+            _downloaded(quorum, wanted.snapshot, options) as file,
+        ):
+            yield from snapshot_split(options.parsed_table, file, wanted).read(options)
+
+
+@contextmanager
+def _downloaded(quorum: SyncQuorum, wanted: SnapshotId, options: Options) -> Iterator[Snapshot]:
+    """A snapshot as a file; a newer one if loss is allowed. Raises LogUnreachable, DataLost."""
+    try:
+        with quorum.downloaded(wanted, or_newer=not options.fail_on_data_loss) as file:
+            yield file
+    except SnapshotReplaced as error:
+        raise replaced_snapshot(wanted, error.found) from None
 
 
 def _without_position(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -80,8 +80,7 @@ def batch_range(options: Options, bounds: LogBounds, offset_at: OffsetLookup) ->
         if ending.offset > bounds.end and options.fail_on_data_loss:
             raise DataLost(f"endingOffsets={ending.offset}: {bounds}. {LESS_STRICT}")
         end = min(end, ending.offset)
-    strict = options.fail_on_data_loss
-    return offset_range(bounds, start, end, strict=strict and start != bounds.earliest)
+    return offset_range(bounds, start, end, strict=is_strict(options, bounds, start))
 
 
 def start_offset(
@@ -106,6 +105,16 @@ def start_offset(
         shortest = min(logs, key=lambda bounds: bounds.end)
         raise DataLost(f"startingOffsets={starting.offset}: {shortest}. {LESS_STRICT}")
     return min(starting.offset, end)
+
+
+def is_strict(options: Options, bounds: LogBounds, start: int) -> bool:
+    """Whether it is an error that a query that begins at `start` begins below the log's start.
+
+    Not where it is to begin with the snapshot: `earliest`, or a time that a record in it has.
+    """
+    is_time = options.starting is not None and options.starting.timestamp_ms is not None
+    begins_with_snapshot = start == bounds.earliest or (is_time and bounds.snapshot is not None)
+    return options.fail_on_data_loss and not begins_with_snapshot
 
 
 def offset_range(bounds: LogBounds, start: int, end: int, *, strict: bool) -> OffsetRange:

@@ -6,17 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from quorumd.pipeline.files import FileRange, Snapshot, plan_snapshot, read_rows
+from quorumd.pipeline.parse.columns import TIME_MS_MAX
+from quorumd.pipeline.schemas import TIMESTAMP
 from quorumd.pipeline.source.offset_range import SnapshotRange
 from quorumd.pipeline.source.options import CONTROL_RECORDS
+from quorumd.raft.types import SnapshotId
 from quorumd.storage.reader import LogFile
 from quorumd.wire.records import iter_records
 from quorumd.wire.snapshot_records import OFFSET_HEADER
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pyarrow as pa
 
     from quorumd.pipeline.source.options import Options
 
@@ -46,6 +50,32 @@ def snapshot_split(table: str, snapshot: Snapshot, wanted: SnapshotRange) -> Sna
     if table in ("control", CONTROL_RECORDS) or not _has_offset_headers(snapshot.path):
         start, end = (0, snapshot.end_offset) if wanted.with_unplaced else (0, 0)
     return SnapshotSplit(plan.ranges, start, end)
+
+
+def first_in_both(
+    snapshot: Snapshot, log_start: int, in_log: int | None, timestamp_ms: int
+) -> int | None:
+    """The first offset that is not older, in a log that begins at `log_start` with this snapshot before it.
+
+    `in_log` is the first one in the log, None if all are older there. Records without an offset header,
+    which lie together at the end of a snapshot, stand before the log's first record, not between others.
+    Reads the snapshot. Raises DamagedBatch, StorageError.
+    """
+    if timestamp_ms > TIME_MS_MAX:
+        return in_log
+    whole = SnapshotRange(SnapshotId(snapshot.end_offset, snapshot.epoch), 0, log_start, True)
+    split = snapshot_split("records", snapshot, whole)
+    time = pa.scalar(timestamp_ms * 1000, pa.int64()).cast(TIMESTAMP)
+    first = None
+    for each in split.ranges:
+        for rows in read_rows("records", each, split.start, split.end):
+            found = rows.filter(pc.greater_equal(rows["timestamp"], time))
+            if found.num_rows:
+                offset = pc.min(found["offset"]).as_py()
+                first = offset if first is None else min(first, offset)
+    if first is None or first < log_start:
+        return in_log if first is None else first
+    return in_log if in_log is not None and in_log > log_start else log_start - 1
 
 
 def _has_offset_headers(path: Path) -> bool:

@@ -26,6 +26,7 @@ from quorumd.pipeline.source.offset_range import (
     OffsetRange,
     SnapshotRange,
     deleted_offset,
+    is_strict,
     offset_range,
     start_offset,
 )
@@ -63,7 +64,7 @@ class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = start_offset(self._options, starting, logs, view.offset_lookup(shortest))
         state: dict[str, list[int]] = {}
         for bounds in logs:
-            strict = self._options.fail_on_data_loss and start != bounds.earliest
+            strict = is_strict(self._options, bounds, start)
             begin = offset_range(bounds, start, bounds.end, strict=strict)
             if begin.snapshot_range is not None:
                 state[bounds.label] = [*begin.snapshot_range.snapshot, begin.snapshot_range.end]
