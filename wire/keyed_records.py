@@ -16,7 +16,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from quorumd.wire.batch_header import APPEND_TIME_BIT, BatchHeader
+from quorumd.wire.batch_header import APPEND_TIME_BIT, CODEC_MASK, BatchHeader, packed_delta
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.record_walk import run_of_equals
 from quorumd.wire.varints import encode_varint, read_rest, read_rest_long, read_varlong
@@ -55,14 +55,15 @@ def take_records(
     """Reads up to `count` unpacked records of a batch from `data[at:end]`, those with a key into `held`.
 
     Returns how many were read, the position behind them, and how many bytes the next one, which is not
-    whole, lacks at least: 0 if all were read. `first` records of the batch were read before. An offset
-    outside the batch, which a compressed one may claim for a record, is moved to the nearest inside.
+    whole, lacks at least: 0 if all were read. `first` records of the batch were read before. The offsets of
+    compressed ones are as `packed_delta` says; another one outside the batch is moved to the nearest inside.
     The same records are refused as by wire.records: raises CorruptBatch, perhaps after some were taken.
     """
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
     last_delta = header.last_offset_delta << 1
     is_append_time = header.attributes & APPEND_TIME_BIT
+    is_packed = header.attributes & CODEC_MASK
     prefix = PREFIX.pack
     index = 0
     body_end = -1
@@ -117,7 +118,10 @@ def take_records(
             if has_key and size & 1:
                 held[data[key_at:value_at]] = DELETED
             elif has_key:
-                if delta & 1 or delta > last_delta:
+                if is_packed:
+                    claimed = (delta >> 1) ^ -(delta & 1)
+                    delta = packed_delta(header, claimed, first + index - 1) << 1
+                elif delta & 1 or delta > last_delta:
                     delta = 0 if delta & 1 else last_delta
                 offset = base_offset + (delta >> 1)
                 if is_append_time:

@@ -26,6 +26,7 @@ from quorumd.wire.batch_header import (
     BatchHeader,
     crc_is_valid,
     iter_headers,
+    packed_delta,
     read_header,
     scan,
     stamp,
@@ -57,6 +58,8 @@ RECORD_BYTES_MAX = 64 * 1024 * 1024
 quorumd.wire.compression is held."""
 
 _RECORD_BYTES_MIN = 6
+_AS_CLAIMED = -1
+"""In place of a record's place: its offset delta was checked before it came into the log."""
 _AFTER_CRC = Struct(">hiqqqhii")
 _BEFORE_BODY = Struct(">qiibI")
 _NULL = encode_varint(-1)
@@ -80,9 +83,10 @@ def iter_records(
 ) -> Iterator[Record]:
     """The records of the batch at the start of `batch`, unpacked as a stream if compressed.
 
-    The CRC is not checked again. Raises CorruptBatch, possibly after some records, if the contents
-    are not exactly the records that the header counts, or if one is larger than `record_bytes_max`:
-    a reader that must know before it acts makes a list first.
+    The offsets of compressed ones are as `packed_delta` says. The CRC is not checked again. Raises
+    CorruptBatch, possibly after some records, if the contents are not exactly the records that the header
+    counts, or if one is larger than `record_bytes_max`: a reader that must know before it acts makes a list
+    first.
     """
     return _iterate(batch, record_bytes_max, _read_body)
 
@@ -103,7 +107,7 @@ def iter_places(batch: bytes | memoryview) -> Iterator[RecordPlace]:
 def _iterate(
     batch: bytes | memoryview,
     record_bytes_max: int,
-    read: Callable[[BatchHeader, bytes, int, int], T],
+    read: Callable[[BatchHeader, bytes, int, int, int], T],
 ) -> Iterator[T]:
     header = read_header(batch)
     if header.size_bytes > len(batch):
@@ -125,7 +129,7 @@ def _iterate(
 
 
 def _plain_records(
-    header: BatchHeader, data: bytes, read: Callable[[BatchHeader, bytes, int, int], T]
+    header: BatchHeader, data: bytes, read: Callable[[BatchHeader, bytes, int, int, int], T]
 ) -> Iterator[T]:
     at = 0
     end = len(data)
@@ -134,7 +138,7 @@ def _plain_records(
         body_end = at + size
         if size < _RECORD_BYTES_MIN or body_end > end:
             raise CorruptBatch(f"a record of {size} bytes where {end - at} are left")
-        yield read(header, data, at, body_end)
+        yield read(header, data, at, body_end, _AS_CLAIMED)
         at = body_end
     if at != end:
         raise CorruptBatch(f"{end - at} bytes more than the {header.record_count} records")
@@ -144,14 +148,14 @@ def _unpacked_records(
     header: BatchHeader,
     payload: bytes | memoryview,
     record_bytes_max: int,
-    read: Callable[[BatchHeader, bytes, int, int], T],
+    read: Callable[[BatchHeader, bytes, int, int, int], T],
 ) -> Iterator[T]:
     # Imported here because the codecs cost memory and start time, and most batches have none.
     from quorumd.wire.compression import unpack
 
     chunks = unpack(header.codec, payload)
     held = bytearray()
-    for _ in range(header.record_count):
+    for place in range(header.record_count):
         while len(held) < 5 and (chunk := next(chunks, None)) is not None:
             held += chunk
         size, at = read_varint(held, 0)
@@ -164,14 +168,16 @@ def _unpacked_records(
         body = bytes(memoryview(held)[at : at + size])
         # Cutting the front of a bytearray moves its start and copies nothing.
         del held[: at + size]
-        yield read(header, body, 0, size)
+        yield read(header, body, 0, size, place)
     if held or next(chunks, None) is not None:
         raise CorruptBatch(f"more than the {header.record_count} records that the header counts")
 
 
-def _read_body(header: BatchHeader, data: bytes, at: int, end: int) -> Record:
+def _read_body(header: BatchHeader, data: bytes, at: int, end: int, place: int) -> Record:
     timestamp_delta, at = read_varlong(data, at + 1)
     offset_delta, at = read_varint(data, at)
+    if place != _AS_CLAIMED:
+        offset_delta = packed_delta(header, offset_delta, place)
     key, at = _read_bytes(data, at, end)
     value, at = _read_bytes(data, at, end)
     count = data[at]
@@ -185,9 +191,11 @@ def _read_body(header: BatchHeader, data: bytes, at: int, end: int) -> Record:
     return Record(header.base_offset + offset_delta, timestamp, key, value, headers)
 
 
-def _read_place(header: BatchHeader, data: bytes, at: int, end: int) -> RecordPlace:
+def _read_place(header: BatchHeader, data: bytes, at: int, end: int, place: int) -> RecordPlace:
     timestamp_delta, delta_at = read_varlong(data, at + 1)
     offset_delta, _ = read_varint(data, delta_at)
+    if place != _AS_CLAIMED:
+        offset_delta = packed_delta(header, offset_delta, place)
     timestamp = _timestamp(header, timestamp_delta)
     return RecordPlace(header.base_offset + offset_delta, timestamp, end - at)
 

@@ -9,8 +9,11 @@ import pytest
 
 from quorumd.pipeline.audit import AuditFinding, FindingKind, audit
 from quorumd.pipeline.audit import compare as compare_module
+from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
 from quorumd.wire.records import Record, build_batch
+from tests.server.snapshot_logs import build
+from tests.support.claimed_offsets import gzip_claiming
 
 COUNT = 240
 
@@ -87,3 +90,13 @@ def test_records_are_not_looked_at_where_batches_are_the_same(
     other = write_log(tmp_path / "c", records(), split)
     assert look([*same, other]) == []
     assert set(asked) == {(80, 90)}
+
+
+def test_a_snapshot_of_compressed_records_that_claim_other_offsets_is_sound(tmp_path: Path) -> None:
+    folder = write_log(tmp_path / "a", records(), (10,))
+    directory = folder / PARTITION_DIRECTORY
+    odd = gzip_claiming((0, 100_000, 1, -7), base_offset=COUNT, epoch=2)
+    with log_path(directory, 0).open("ab") as file:
+        file.write(odd)
+    build(RealFileSystem(), COUNT + 4, directory=directory, complete=True)
+    assert look([folder]) == []

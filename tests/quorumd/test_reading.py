@@ -6,6 +6,7 @@ import pytest
 
 from quorumd.client.reading import UNPACKED_BYTES_MAX, batches_from
 from quorumd.wire.records import Record, build_batch
+from tests.support.claimed_offsets import gzip_claiming
 
 
 def in_parts(data: bytes) -> list[list[int]]:
@@ -39,3 +40,12 @@ def test_what_is_not_compressed_is_as_large_as_it_was_sent() -> None:
     record = Record(value=bytes(UNPACKED_BYTES_MAX // 3))
     data = b"".join(build_batch([record], base_offset=at) for at in range(7))
     assert in_parts(data) == [list(range(7))]
+
+
+def test_compressed_records_that_claim_other_offsets_are_read_once_each() -> None:
+    data = gzip_claiming((0, 100_000, 1, -7), base_offset=70)
+    for offset in range(70, 74):
+        batches, end = batches_from(data, offset)
+        (batch,) = batches
+        assert [record.offset for record in batch.records] == list(range(offset, 74))
+        assert end == 74

@@ -43,6 +43,7 @@ from tests.server.snapshot_logs import (
 )
 from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss, Survival
 from tests.storage.helpers import DIRECTORY, START_MS, empty_disk
+from tests.support.claimed_offsets import gzip_claiming
 
 
 def disk_with(batches: Batches, *, segment_bytes: int = 20_000) -> FaultyFileSystem:
@@ -504,3 +505,21 @@ def test_the_result_is_what_its_caller_needs() -> None:
         id=SnapshotId(2, 1), size_bytes=len(data), records=1, empty_batches=0
     )
     assert part_path(DIRECTORY, built.id).name == "00000000000000000002-0000000001.checkpoint.part"
+
+
+@pytest.mark.parametrize("memory_bytes", [1, 64 << 20])
+def test_a_compressed_record_has_the_offset_of_its_place(memory_bytes: int) -> None:
+    made = log_of(([Record(key=b"x", value=b"1")], 0))
+    made.add(gzip_claiming((0, 100_000, 1, -7), base_offset=made.ends[-1]), 4)
+    first = made.ends[-2]
+    _, data = build(disk_with(made), made.ends[-1], memory_bytes=memory_bytes)
+    assert data == expected_snapshot(made, made.ends[-1])[1]
+    found = {}
+    for at, header in scan(data):
+        if not header.is_control:
+            for record in iter_records(data[at : at + header.size_bytes]):
+                found[record.key] = record.headers[-1][1]
+    assert found == {
+        b"x": b"%d" % (first - 1),
+        **{b"%d" % place: b"%d" % (first + place) for place in range(4)},
+    }
