@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from quorumd.pipeline.audit import AuditFinding, AuditReport, BadReplicas, FindingKind, audit
-from quorumd.storage.layout import PARTITION_DIRECTORY, QUORUM_STATE
+from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import BACKUP_MANIFEST, PARTITION_DIRECTORY, QUORUM_STATE
 from tests.pipeline import planting
+from tests.server.snapshot_logs import random_batches
+from tests.storage.backups import put_backup
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.live_snapshots import put, take
 
@@ -304,6 +307,25 @@ def test_directories_of_different_clusters_are_a_wrong_use(
         look([replicas[0], other.storage_dir(1)])
     with pytest.raises(BadReplicas, match="the same directory"):
         look([replicas[0], replicas[0] / PARTITION_DIRECTORY])
+
+
+def test_a_backup_is_of_the_cluster_that_it_names(tmp_path: Path) -> None:
+    batches = random_batches(7, 30)
+    for name, cluster_id in (("a", "one"), ("b", "one"), ("c", "two"), ("d", "")):
+        (tmp_path / name).mkdir()
+        put_backup(RealFileSystem(), tmp_path / name, batches, cluster_id=cluster_id)
+    a, b, c, d = (tmp_path / name for name in "abcd")
+    assert look([a, b, d]).is_sound
+    with pytest.raises(BadReplicas, match=f"different clusters: {a} of one, {c} of two"):
+        look([a, c])
+
+
+def test_a_backup_whose_manifest_is_damaged_is_damaged(tmp_path: Path) -> None:
+    put_backup(RealFileSystem(), tmp_path, random_batches(7, 30))
+    (tmp_path / BACKUP_MANIFEST).write_text("{}")
+    finding = the_only(look([tmp_path]))
+    assert finding.kind is FindingKind.SMALL_FILE
+    assert BACKUP_MANIFEST in finding.what
 
 
 # --- snapshots

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from quorumd.raft.types import uuid_to_text
 from quorumd.storage import layout
+from quorumd.storage.backup_manifest import load_manifest
 from quorumd.storage.errors import NotFormatted, StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
 from quorumd.storage.meta_properties import read_meta_properties
@@ -50,8 +51,9 @@ class Replica:
     """A log: a node's, or a backup's.
 
     `path` is as it was named, `log_directory` where the segments are. Id, storage id and cluster id are
-    None where no meta.properties says them; `problem` says what is wrong with that file, or is "".
-    Segments and snapshots ascend by offset; there is at least one of either.
+    None where no meta.properties says them; a backup's backup.json says the cluster id. `problem` says what
+    is wrong with that file, or is "". Segments and snapshots ascend by offset; there is at least one of
+    either.
     """
 
     path: Path
@@ -131,7 +133,7 @@ def _replica_at(fs: FileSystem, path: Path, names: list[str]) -> Replica | None:
         identity = _identity(fs, path)
         return _replica(path, log_directory, _list(fs, log_directory), identity, is_node=True)
     if layout.BACKUP_MANIFEST in names:
-        return _replica(path, path, names, _Identity(), is_node=False)
+        return _replica(path, path, names, _backups_identity(fs, path), is_node=False)
     real = path.resolve()
     is_below = real.name == layout.PARTITION_DIRECTORY
     identity = _identity(fs, real.parent) if is_below else _Identity()
@@ -147,6 +149,13 @@ def _identity(fs: FileSystem, storage_dir: Path) -> _Identity:
         return _Identity(problem=str(error))
     storage_id = uuid_to_text(meta.storage_id) if meta.storage_id.int else None
     return _Identity(meta.node_id, storage_id, meta.cluster_id)
+
+
+def _backups_identity(fs: FileSystem, backup: Path) -> _Identity:
+    try:
+        return _Identity(cluster_id=load_manifest(fs, backup).cluster_id or None)
+    except StorageError as error:
+        return _Identity(problem=str(error))
 
 
 def _replica(
