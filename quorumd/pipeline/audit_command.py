@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +64,8 @@ Examples:
   quorumd-pipeline audit /srv/collected --master spark://host:7077
 
 \b
-Exit codes: 0 sound, 1 something could not be read, or a replica could not
-be reached, 2 wrong usage, 3 damage or a difference.
+Exit codes: 0 sound, 1 something could not be read or written, or a replica
+could not be reached, 2 wrong usage, 3 damage or a difference.
 --findings DIR gets {FINDINGS_FILE}, one row a finding.
 """
 
@@ -128,6 +128,8 @@ def audit(
 
     addresses = _addresses(servers, directories)
     _check_usage(master, cores, addresses)
+    if findings_directory is not None:
+        findings_directory.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     copies: list[ReplicaCopy] = []
     try:
@@ -140,15 +142,16 @@ def audit(
         click.echo(f"Error: {error}", err=True)
         return EXIT_FAILED
     elapsed_s = time.monotonic() - began
-    if findings_directory is not None:
-        _write_findings(audited.findings, findings_directory)
+    is_written = findings_directory is None or _write_findings(
+        audited.findings, findings_directory / FINDINGS_FILE
+    )
     replicas = _replicas_read(copies) if addresses else _replicas_found(audited)
     if output == "json":
         click.echo(to_json(_described(audited, replicas, elapsed_s)))
     else:
         _show(audited, replicas, elapsed_s)
     if audited.is_sound:
-        return 0
+        return 0 if is_written else EXIT_FAILED
     is_damaged = any(finding.severity == "damage" for finding in audited.findings)
     return EXIT_DAMAGED if is_damaged else EXIT_FAILED
 
@@ -257,16 +260,24 @@ def _progress(label: str) -> Iterator[Callable[[int, int], object]]:
 # --- output
 
 
-def _write_findings(findings: Sequence[AuditFinding], directory: Path) -> None:
-    """Replaces the file as a whole. Raises OSError."""
+def _write_findings(findings: Sequence[AuditFinding], path: Path) -> bool:
+    """Replaces the file as a whole; says so on stderr if it can't be written, and leaves nothing of it."""
     import pyarrow.parquet as pq
 
     from quorumd.pipeline.audit import findings_table
 
-    directory.mkdir(parents=True, exist_ok=True)
-    part = directory / f".{FINDINGS_FILE}.part"
-    pq.write_table(findings_table(findings), part)
-    part.replace(directory / FINDINGS_FILE)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        pq.write_table(findings_table(findings), part)
+        part.replace(path)
+    except OSError as error:
+        # The text of one of pyarrow is longer than what happened.
+        why = error.strerror if error.errno is None else os.strerror(error.errno)
+        click.echo(f"Error: {path} can't be written: {why}", err=True)
+        with suppress(OSError):
+            part.unlink()
+        return False
+    return True
 
 
 def _replicas_found(audited: AuditReport) -> list[tuple[str, dict[str, Any]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -42,6 +43,11 @@ def report(folder: Path, findings: Path | None, target: Path) -> None:
 
     text = page(read_facts(folder, findings), datetime.now(UTC))
     part = target.with_name(f".{target.name}.part")
-    part.write_text(text)
-    part.replace(target)
+    try:
+        part.write_text(text)
+        part.replace(target)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise OSError(error.errno, error.strerror, str(target)) from error
     click.echo(f"{target}: {len(text.encode()) / 1024:,.0f} KiB")

@@ -87,6 +87,37 @@ def test_damage_ends_with_3_and_is_told_as_text_json_and_parquet(
     assert [path.name for path in folder.iterdir()] == [FINDINGS_FILE]
 
 
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_full_disk_for_the_findings_hides_none(
+    replicas: list[Path], tmp_path: Path, is_damaged: bool
+) -> None:
+    if is_damaged:
+        planting.flip_byte(planting.place(replicas[1], 1, 3))
+    folder = tmp_path / "full"
+    folder.mkdir()
+    (folder / f".{FINDINGS_FILE}.part").symlink_to("/dev/full")
+    done = command(*replicas, "--findings", folder)
+    assert done.returncode == (3 if is_damaged else 1)
+    assert done.stderr == (
+        f"Error: {folder / FINDINGS_FILE} can't be written: No space left on device\n"
+    )
+    assert done.stdout.splitlines()[-1] == ("NOT SOUND: 1 problem" if is_damaged else "sound")
+    assert ("DAMAGED" in done.stdout) == is_damaged
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_for_findings_that_cannot_be_made_is_told_before_the_audit(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / "findings"
+    nothing_to_audit = tmp_path / "empty"
+    nothing_to_audit.mkdir()
+    done = command(nothing_to_audit, "--findings", folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"Error: {folder}: Not a directory\n"
+
+
 def test_of_a_spoilt_disk_people_see_the_beginning_and_programs_everything(
     replicas: list[Path],
 ) -> None:

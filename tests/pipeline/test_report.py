@@ -164,6 +164,16 @@ def test_findings_that_are_none_are_named(tables: Path, tmp_path: Path, capsys: 
     assert not page.exists()
 
 
+def test_a_full_disk_for_the_page_is_named(tables: Path, tmp_path: Path, capsys: Capture) -> None:
+    target = tmp_path / "report.html"
+    part = tmp_path / ".report.html.part"
+    part.symlink_to("/dev/full")
+    assert run(["report", str(tables), "-o", str(target)]) == 1
+    assert capsys.readouterr().err == f"Error: {target}: No space left on device\n"
+    assert not part.is_symlink()
+    assert not target.exists()
+
+
 def test_an_unreachable_quorum_is_one_line_and_leaves_empty_tables(
     tmp_path: Path, capsys: Capture
 ) -> None:
