@@ -27,6 +27,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
+        self._check_thread()
         # A handler of a signal may call, or close, while its thread has the lock.
         self._lock = threading.RLock()
         self._is_closed = False
@@ -45,9 +46,11 @@ class LoopThread:
     def close(self, last: Callable[[], None]) -> None:
         """Calls `last` in the loop and ends the thread; calls that wait in other threads are cancelled.
 
-        Again, or in a forked child, it does nothing.
+        Again, in a forked child, or while the interpreter ends, it does nothing.
         """
-        if os.getpid() != self._pid:
+        try:
+            self._check_thread()
+        except RuntimeError:
             return
         with self._lock:
             if self._is_closed:
@@ -61,7 +64,8 @@ class LoopThread:
         """What the function returns, called and awaited in the loop; raises what it raises.
 
         An interruption here, as KeyboardInterrupt, cancels it there and waits until it has ended. Raises
-        RuntimeError if the loop is closed, if this process was forked, and in the loop's own thread.
+        RuntimeError if the loop is closed, if this process was forked, in the loop's own thread, and while
+        the interpreter ends.
         """
 
         async def run() -> T:
@@ -108,7 +112,10 @@ class LoopThread:
     def leave(
         self, context: AbstractAsyncContextManager[object], error: BaseException | None
     ) -> None:
-        """Leaves it, because of an error or None; or of an interruption that came before that had begun."""
+        """Leaves it, because of an error or None; or of an interruption that came before that had begun.
+
+        While the interpreter ends, it does nothing: what was in the loop has stopped with it.
+        """
         is_begun = False
 
         async def leave(error: BaseException | None) -> None:
@@ -119,17 +126,27 @@ class LoopThread:
 
         try:
             self.call(leave, error)
+        except _InterpreterEnds:
+            pass
         except BaseException as interruption:
             if not is_begun:
                 with suppress(Exception):
                     self.call(leave, interruption)
             raise
 
-    def _submit(self, callback: Callable[[], None]) -> None:
+    def _check_thread(self) -> None:
+        """Raises RuntimeError where the loop's thread does not run, closed or not."""
+        if sys.is_finalizing():
+            raise _InterpreterEnds(
+                "quorumd.sync was called while the interpreter ends, which has stopped its thread"
+            )
         if os.getpid() != self._pid:
             raise RuntimeError(
                 "this client was made before the process was forked: make another one in the child"
             )
+
+    def _submit(self, callback: Callable[[], None]) -> None:
+        self._check_thread()
         if threading.current_thread() is self._thread:
             raise RuntimeError(
                 "quorumd.sync was called in its own thread, which would wait for itself: use the "
@@ -145,6 +162,10 @@ class LoopThread:
     def _check_open(self) -> None:
         if self._is_closed:
             raise RuntimeError("the client is closed: make another one")
+
+
+class _InterpreterEnds(RuntimeError):
+    """It runs `finally`, `with` and `__del__` of what is left, and no other thread any more."""
 
 
 class _Call(Generic[T]):
@@ -276,8 +297,7 @@ class iterating(Generic[P, T]):  # noqa: N801 (read as a decorator)
                 while (found := thread.call(following)) is not None:
                     yield found[0]
             finally:
-                # The interpreter that ends has stopped the loop's thread, and runs this for what is left.
-                if isinstance(items, AsyncGenerator) and not sys.is_finalizing():
+                if isinstance(items, AsyncGenerator):
                     with suppress(RuntimeError):
                         thread.call(items.aclose)
 

@@ -455,6 +455,75 @@ def test_a_program_that_ends_in_the_middle_of_reading_ends(quorum: QuorumThread,
     assert done.stderr.endswith("ValueError: an error of the program\n")
 
 
+STILL_IN_WITH = """
+import sys
+from contextlib import contextmanager
+from quorumd.sync import Election, KeyValueView, Lock, QuorumClient, Registration
+
+MADE = {
+    "view": KeyValueView,
+    "lock": lambda client: Lock(client, "a"),
+    "election": lambda client: Election(client, "a"),
+    "registration": lambda client: Registration(client, "a"),
+    "transaction": lambda client: transaction(client),
+}
+
+@contextmanager
+def transaction(client):
+    with KeyValueView(client) as view, view.transaction() as t:
+        yield t
+
+def endless():
+    with QuorumClient(sys.argv[1]) as client, MADE[sys.argv[2]](client):
+        while True:
+            yield
+
+feed = endless()
+next(feed)
+raise ValueError("an error of the program")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["view", "lock", "election", "registration", "transaction"])
+def test_a_program_ends_that_has_something_open_in_a_generator(
+    quorum: QuorumThread, what: str
+) -> None:
+    """The interpreter closes the generator when the client's thread has stopped."""
+    command = [sys.executable, "-c", STILL_IN_WITH, quorum.quorum.addresses, what]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("ValueError: an error of the program\n")
+
+
+CALLED_AT_THE_END = """
+import sys
+from functools import partial
+from quorumd.sync import Lock, QuorumClient
+
+class Held:
+    def __init__(self):
+        self.make = partial(QuorumClient, sys.argv[1])
+        self.lock = Lock(self.make(), "a")
+        self.lock.acquire()
+        self.at_the_end = self.lock.release if sys.argv[2] == "release" else self.make
+
+    def __del__(self):
+        self.at_the_end()
+
+held = Held()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["release", "make"])
+def test_a_call_while_the_interpreter_ends_says_so(quorum: QuorumThread, what: str) -> None:
+    command = [sys.executable, "-c", CALLED_AT_THE_END, quorum.quorum.addresses, what]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert "quorumd.sync was called while the interpreter ends" in done.stderr
+
+
 # --- that it is complete
 
 
