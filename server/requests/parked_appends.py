@@ -7,7 +7,9 @@ when leadership is lost. Source: Kafka's Produce (acks, timeout.ms).
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from math import inf
+from typing import Final
 
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
@@ -17,6 +19,8 @@ from quorumd.server.requests.produce_response import ProduceResponder
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.fast import ProduceResponseWriter
 
+SHARE_S: Final = 0.005
+"""So long a turn of the event loop refuses appends: a leader that loses its majority may have 70,000."""
 SWEEP_S = 0.1
 """How often parked appends are searched for requests whose timeout is over."""
 
@@ -135,13 +139,21 @@ class ParkedAppends:
         )
 
     def refuse_all(self, result: PartitionResult) -> None:
-        """Give every parked batch this result; none is parked any more."""
+        """Give every parked batch this result, many of them in turns to come; none is parked any more."""
         parked, self.appends = self.appends, deque()
         self.uncommitted_bytes = 0
-        for append in parked:
-            for batch in append.batches:
+        self._refuse_in_turns(parked, result)
+
+    def _refuse_in_turns(self, parked: deque[PendingAppend], result: PartitionResult) -> None:
+        now_s = self._runtime.monotonic_s
+        until_s = now_s() + SHARE_S
+        while parked:
+            for batch in parked.popleft().batches:
                 if not batch.has_response:
                     self._responder.finish(batch, result)
+            if parked and now_s() >= until_s:
+                self._runtime.call_soon(partial(self._refuse_in_turns, parked, result))
+                return
 
     def _arm_sweeper(self) -> None:
         at = self._runtime.monotonic_s() + SWEEP_S
