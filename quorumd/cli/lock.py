@@ -148,8 +148,8 @@ _wait_option = click.option(
     "wait_s",
     type=Seconds(0),
     metavar="SECONDS",
-    help="How long to wait for the lock; 0 asks once. Whether a holder that looks dead is so is watched for"
-    " its ttl nevertheless.  [default: for ever]",
+    help="How long to wait for the lock, with the time that the log is read; 0 asks once. Whether a holder"
+    " that looks dead is so is watched for its ttl nevertheless.  [default: for ever]",
 )
 _grace_option = click.option(
     "--grace",

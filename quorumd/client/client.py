@@ -261,9 +261,8 @@ class QuorumClient(BaseClient):
 
     async def fetch_raw(self, offset: int, *, max_bytes: int = FETCH_BYTES_DEFAULT) -> RawFetched:
         """As `fetch`, but the bytes of the batches as in the leader's log, their CRCs verified."""
-        deadline = self._deadline(None)
         return await self._fetch(
-            offset, max_bytes, FETCH_WAIT_MS_DEFAULT, deadline, raw_fetched_from
+            offset, max_bytes, FETCH_WAIT_MS_DEFAULT, self._deadline(None), raw_fetched_from
         )
 
     async def _fetch(
@@ -318,37 +317,38 @@ class QuorumClient(BaseClient):
         on_progress: OnDownloadProgress | None = None,
         on_response: Callable[[], object] | None = None,
         min_bytes: Callable[[], int] = lambda: 1,
+        waits_for_leader: bool = False,
     ) -> AsyncGenerator[LogEvent, None]:
         """The committed log as events, without end, in order and each once: see quorumd.client.events.
 
-        Begins with the newest snapshot if there is one, else at offset 0. With `from_offset` it begins
-        there, and loads a snapshot only if the log starts above it. Another snapshot may come at any time,
-        if the log start passes this reader's position. Leader changes, restarts and outages do not end
-        it: an outage is the event QuorumLost. Raises QuorumUnavailable only if no leader is reached in
-        the beginning; RequestRefused and NotSupported; OtherCluster if the quorum was formatted anew;
-        LogReplaced if the log does not continue what was read; OffsetOutOfRange if the position stays
-        outside the log for the client's timeout.
+        Begins with the newest snapshot if there is one, else at offset 0. With `from_offset` it begins there,
+        and loads a snapshot only if the log starts above it. Another snapshot may come at any time, if the
+        log start passes this reader's position. Leader changes, restarts and outages do not end it: an outage
+        is the event QuorumLost. Raises QuorumUnavailable only if no leader is reached in the beginning, with
+        `waits_for_leader` not even then; RequestRefused and NotSupported; OtherCluster if the
+        quorum was formatted anew; LogReplaced if the log does not continue what was read; OffsetOutOfRange
+        if the position stays outside it for the client's timeout.
 
         Uses connections of its own. `on_progress` gets the bytes of a snapshot that have arrived, and its
         size in bytes. `on_response` is called whenever the leader has responded, also when nothing is new;
         `min_bytes` before each request, for how much is to be new before the leader answers at once.
         """
+        limit_ms = self.timeout_ms
         own = QuorumClient(
             self._bootstrap,
             client_id=self._client_id,
-            timeout_ms=self.timeout_ms,
+            timeout_ms=limit_ms,
             security=self._security,
             cluster=self._finder.cluster,
         )
-        download = SnapshotDownloader(
-            own._finder, timeout_ms=self.timeout_ms, on_progress=on_progress
-        )
+        download = SnapshotDownloader(own._finder, timeout_ms=limit_ms, on_progress=on_progress)
         subscription = LogSubscription(
             lambda offset: own.fetch(offset, max_bytes=FOLLOWED_BYTES, min_bytes=min_bytes()),
             download,
-            timeout_ms=self.timeout_ms,
+            timeout_ms=limit_ms,
             offset=from_offset,
             on_response=on_response,
+            waits_for_leader=waits_for_leader,
         )
         try:
             while True:

@@ -34,7 +34,7 @@ class LogSubscription:
     """One reader's position in the log. Close it.
 
     `offset` is the first offset to read, None for the newest snapshot or else the log start. `on_response` is
-    called whenever the leader has responded.
+    called whenever the leader has responded. With `waits_for_leader` it begins in an outage, too.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class LogSubscription:
         timeout_ms: int,
         offset: int | None,
         on_response: Callable[[], object] | None = None,
+        waits_for_leader: bool = False,
     ) -> None:
         self._on_response = on_response
         self._fetch = fetch
@@ -55,6 +56,7 @@ class LogSubscription:
         self._epoch = -1
         self._leader_epoch = -1
         self._has_begun = False
+        self._waits_for_leader = waits_for_leader
         self._is_lost = False
         self._out_of_range: Deadline | None = None
         self._backoff = RetryBackoff()
@@ -69,7 +71,7 @@ class LogSubscription:
         try:
             events = await self._next()
         except (QuorumUnavailable, CertificateProblem) as error:
-            if not self._has_begun:
+            if not self._has_begun and not self._waits_for_leader:
                 raise
             if isinstance(error, CertificateProblem):
                 # It comes at once, and certificates are made anew while a reader goes on.

@@ -330,7 +330,7 @@ class KeyValueView:
 
     async def _follow(self) -> None:
         try:
-            async with aclosing(self._client.follow()) as events:
+            async with aclosing(self._client.follow(waits_for_leader=True)) as events:
                 async for event in events:
                     await self._map.apply(event)
                     if isinstance(event, QuorumLost):

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
-from quorumd import Lock, OffsetOutOfRange, QuorumClient, QuorumUnavailable, Record, force_unlock
+from quorumd import (
+    Election,
+    Lock,
+    NotAcquired,
+    OffsetOutOfRange,
+    QuorumClient,
+    QuorumUnavailable,
+    Record,
+    force_unlock,
+)
 from quorumd.client.coordination.coordinator import IN_FLIGHT_MAX, Coordinator
 from quorumd.client.errors import ClientClosed
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.fetch import FetchRequest, FetchResponse
 from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.records import build_batch
 from quorumd.wire.schema import Message
@@ -68,6 +80,139 @@ def test_who_could_not_begin_does_not_count_as_one_that_reads() -> None:
             await Lock(client, "a").acquire()
         client.close()
         assert not client.companion(Coordinator).is_closed, "nobody used it"
+
+    with_impatient_client(story)
+
+
+def lose_the_leader_at(quorum: FakeQuorum, offset: int) -> None:
+    """As soon as a reader is there: what it has read is not all of the log, and no node leads any more."""
+
+    def lose(_: int, request: Message, answer: Message) -> Message:
+        if (
+            isinstance(request, FetchRequest)
+            and request.topics[0].partitions[0].last_fetched_epoch < 0
+            and request.topics[0].partitions[0].fetch_offset >= offset
+        ):
+            quorum.before_answer = None
+            quorum.elect(0)
+            return FetchResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return answer
+
+    quorum.before_answer = lose
+
+
+async def several_responses(client: QuorumClient) -> int:
+    """A log that a reader has not with its first response. Returns its end."""
+    for _ in range(4):
+        offsets = await client.append([Record(value=bytes(500_000))])
+    return offsets[-1] + 1
+
+
+@pytest.mark.parametrize("what", ["lock", "lock at once", "campaign", "leader", "observe"])
+def test_an_outage_while_the_log_is_read_for_the_first_time_is_one_in_the_beginning(
+    what: str,
+) -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        calls = {
+            "lock": Lock(client, "a").acquire,
+            "lock at once": partial(Lock(client, "a").acquire, wait_s=0),
+            "campaign": Election(client, "a").campaign,
+            "leader": Election(client, "a").leader,
+            "observe": lambda: anext(Election(client, "a").observe()),
+        }
+        end_offset = await several_responses(client)
+        lose_the_leader_at(quorum, 1)
+        async with asyncio.timeout(AT_ONCE_S):
+            with pytest.raises(QuorumUnavailable):
+                await calls[what]()
+        quorum.elect(2)
+        before = len(quorum.requests)
+        client.timeout_ms = 5000
+        async with Lock(client, "a"):
+            assert client.companion(Coordinator).end_offset >= end_offset
+        assert 0 not in fetched_offsets(quorum, before), "it goes on where it was"
+
+    with_impatient_client(story)
+
+
+def fetched_offsets(quorum: FakeQuorum, after: int) -> set[int]:
+    """Where readers have begun to read, in the requests after so many."""
+    return {
+        request.topics[0].partitions[0].fetch_offset
+        for _, request in quorum.requests[after:]
+        if isinstance(request, FetchRequest)
+        and request.topics[0].partitions[0].last_fetched_epoch < 0
+    }
+
+
+@pytest.mark.parametrize(
+    ("has_leader", "said"),
+    [
+        (True, "within 1 s: the log is read up to offset [1-3] of 4 so far"),
+        (False, "within 1 s: no leader of the quorum answers"),
+    ],
+)
+def test_who_waits_for_a_time_waits_no_longer_for_a_leader_in_the_beginning(
+    has_leader: bool, said: str
+) -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        end_offset = await several_responses(client)
+        if has_leader:
+            lose_the_leader_at(quorum, 1)
+        else:
+            quorum.elect(0)
+        client.timeout_ms = 60_000
+        async with asyncio.timeout(AT_ONCE_S):
+            with pytest.raises(NotAcquired, match=said):
+                await Lock(client, "a").acquire(wait_s=1)
+            quorum.elect(2)
+            async with Lock(client, "a") as lock:
+                assert lock.token == end_offset
+
+    with_quorum(story)
+
+
+def test_the_time_to_wait_counts_while_the_log_is_read() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        end_offset = await several_responses(client)
+        free = asyncio.Event()
+
+        async def slow(request: FetchRequest) -> FetchResponse:
+            if request.topics[0].partitions[0].fetch_offset:
+                await free.wait()
+            return await fetch(request)
+
+        node = quorum.nodes[quorum.leader_id]
+        fetch = node._fetch
+        node._fetch = slow  # type: ignore[method-assign]
+        lock = Lock(client, "a")
+        for _ in range(2):
+            async with asyncio.timeout(AT_ONCE_S):
+                with pytest.raises(NotAcquired, match=rf"read up to offset [1-3] of {end_offset}"):
+                    await lock.acquire(wait_s=0.3)
+        free.set()
+        assert await lock.acquire(wait_s=AT_ONCE_S) == end_offset
+        await lock.release()
+
+    with_quorum(story)
+
+
+def test_an_outage_before_the_first_answer_to_the_reader_ends_nothing() -> None:
+    """The leader was reached, and there was nothing to read."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with QuorumClient(quorum.addresses) as other:
+            lock = Lock(client, "a", ttl=600)
+            await lock.acquire()
+            coordinator = client.companion(Coordinator)
+            quorum.elect(0)
+            while coordinator.problem is None:  # noqa: ASYNC110 (it has no event)
+                await asyncio.sleep(0.01)
+            quorum.elect(2)
+            assert await force_unlock(other, "a", lock.token)
+            async with asyncio.timeout(AT_ONCE_S):
+                await lock.lost.wait()
+            await lock.release()
 
     with_impatient_client(story)
 

@@ -12,6 +12,7 @@ import pytest
 
 from quorumd import (
     ClaimKind,
+    Election,
     KeyValueView,
     Lock,
     LockLost,
@@ -314,6 +315,7 @@ def test_a_holder_that_looks_dead_is_followed_by_who_would_not_wait_so_long(wait
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         await client.append([claim_of_the_dead("a", ago_s=3)])
         began = boot_s()
+        assert await Election(client, "b").leader() is None  # The log is read.
         lock = Lock(client, "a")
         assert await lock.acquire(wait_s=wait_s) > 0
         assert boot_s() - began > 1.05, "the wall clock is a hint alone"
@@ -345,6 +347,8 @@ def test_a_holder_whose_clock_is_behind_is_given_up_as_soon_as_it_renews(wait_s:
                 await client.append([claim_of_the_dead("a", ago_s=1000)])
                 await asyncio.sleep(0.33)
 
+        await client.append([claim_of_the_dead("a", ago_s=1000)])
+        assert await Election(client, "b").leader() is None  # The log is read.
         renewing = asyncio.create_task(renew())
         for _ in range(3):
             with pytest.raises(NotAcquired, match="ann on h"):

@@ -23,7 +23,10 @@ from quorumd import (
     QuorumUnavailable,
     Record,
 )
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.fetch import FetchRequest, FetchResponse
 from quorumd.wire.records import build_batch
+from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.quorumd.snapshots import TIME_MS, snapshot_bytes
 
@@ -333,6 +336,27 @@ def test_a_quorum_that_is_lost_while_a_view_is_entered_is_an_error() -> None:
             await node.stop()
         with pytest.raises(QuorumUnavailable):
             await entering
+
+    with_quorum(story, timeout_ms=300)
+
+
+def test_an_outage_before_the_first_answer_to_its_reader_ends_no_view() -> None:
+    """It is entered: the leader was reached, and there was nothing to read."""
+
+    def refuse(_: int, request: Message, answer: Message) -> Message:
+        is_read = isinstance(request, FetchRequest)
+        return FetchResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER) if is_read else answer
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        quorum.before_answer = refuse
+        async with KeyValueView(client) as view:
+            while view.problem is None:
+                await asyncio.sleep(0.01)
+                view.get(b"a")
+            quorum.before_answer = None
+            (offset,) = await client.append([Record(key=b"a", value=b"1")], timeout_ms=5000)
+            await view.wait_for(offset, timeout_ms=5000)
+            assert (len(view), view.problem) == (1, None)
 
     with_quorum(story, timeout_ms=300)
 

@@ -73,6 +73,8 @@ class Coordinator:
         self._reader: asyncio.Task[None] | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._linger: asyncio.TimerHandle | None = None
+        self._begins_until: int | None = None
+        """Exclusive: while the log is read in the beginning, up to where; else None."""
         self._problem: QuorumUnavailable | CertificateProblem | None = None
         self._error: Exception | None = None
 
@@ -80,6 +82,13 @@ class Coordinator:
     def problem(self) -> QuorumUnavailable | CertificateProblem | None:
         """Why no leader is reached at the moment, as far as the reader knows."""
         return self._problem
+
+    @property
+    def unread(self) -> str:
+        """What `enter` waits for, in words."""
+        if self._begins_until is None:
+            return "no leader of the quorum answers"
+        return f"the log is read up to offset {self.end_offset} of {self._begins_until} so far"
 
     @property
     def end_offset(self) -> int:
@@ -95,7 +104,8 @@ class Coordinator:
     async def enter(self) -> None:
         """The board is up to date when this returns, and kept so until `leave`.
 
-        Raises QuorumUnavailable, and as QuorumClient.follow does; there is nothing to leave then.
+        Raises QuorumUnavailable if no leader answers for the client's timeout meanwhile, and as
+        QuorumClient.follow does; there is nothing to leave then.
         """
         self._uses += 1
         if self._linger is not None:
@@ -136,16 +146,20 @@ class Coordinator:
             self._end(ClientClosed())
 
     async def _begin(self) -> None:
-        if self._error is not None:
-            self._error = None
+        error, self._error = self._error, None
+        # After an outage the reader goes on where it was.
+        if not isinstance(error, (QuorumUnavailable, CertificateProblem, type(None))):
             live = self.board.live
             self.board = ContestBoard(self._wake)
             self.board.live = live
             self._map = KeyValueMap(key_filter=_is_ours, on_change=self._on_change)
-        end_offset = (await self.client.list_offsets(LATEST)).offset
-        self._problem = None
-        self._reader = asyncio.create_task(self._follow())
-        await self.reach(end_offset)
+        self._begins_until = (await self.client.list_offsets(LATEST)).offset
+        try:
+            self._problem = None
+            self._reader = asyncio.create_task(self._follow())
+            await self.reach(self._begins_until)
+        finally:
+            self._begins_until = None
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
 
@@ -154,7 +168,10 @@ class Coordinator:
         try:
             async with aclosing(
                 self.client.follow(
-                    from_offset=position, on_response=self._on_response, min_bytes=self._min_bytes
+                    from_offset=position,
+                    on_response=self._on_response,
+                    min_bytes=self._min_bytes,
+                    waits_for_leader=True,
                 )
             ) as events:
                 async for event in events:
@@ -162,6 +179,8 @@ class Coordinator:
                     match event:
                         case QuorumLost():
                             self._problem = event.error
+                            if self._begins_until is not None:
+                                raise event.error
                         case QuorumRestored():
                             self._problem = None
                         case SnapshotLoaded():

@@ -35,7 +35,10 @@ class Election(HeldName):
         return await self._release()
 
     async def leader(self) -> Claimant | None:
-        """The leader, as far as this client has read the log; None without one."""
+        """The leader, as far as this client has read the log; None without one.
+
+        Raises QuorumUnavailable if no leader of the quorum answers for the client's timeout meanwhile.
+        """
         await self._coordinator.enter()
         try:
             return self._seen_leader()[0]

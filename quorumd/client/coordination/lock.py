@@ -30,9 +30,10 @@ class Lock(HeldName):
 
         With `wait_s` waits so many seconds at the most, and raises NotAcquired; 0 asks once and does not
         queue. While the holder looks dead, by the wall clock, it goes on until that is sure: for the ttl of
-        that one and 5 %, and 2 s for each client that waits before it. Outages while it waits do not end it:
-        raises QuorumUnavailable only if no leader is reached in the beginning, or with 0 within the client's
-        timeout. Raises RuntimeError if this object holds the lock, or waits for it, already.
+        that one and 5 %, and 2 s for each client that waits before it. The first claim of a client reads the
+        log before: that counts, except with 0. Outages while it waits do not end it: raises
+        QuorumUnavailable only if no leader answers for the client's timeout in the beginning, while the log
+        is read, or with 0. Raises RuntimeError if this object holds the lock, or waits for it, already.
         """
         return await self._acquire(wait_s)
 

@@ -90,17 +90,26 @@ class Tenure:
     async def acquire(self, wait_s: float | None) -> int:
         """The token, when the name is held. Raises NotAcquired after `wait_s` seconds.
 
-        Raises QuorumUnavailable only if no leader is reached in the beginning, or with a `wait_s` of 0
-        within the client's timeout; and what ends the reader.
+        Raises QuorumUnavailable only if no leader answers for the client's timeout in the beginning, while
+        the log is read for the first time, or with a `wait_s` of 0; and what ends the reader.
         """
-        await self._coordinator.enter()
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_s if wait_s else None
+        try:
+            async with asyncio.timeout_at(until_s):
+                await self._coordinator.enter()
+        except TimeoutError:
+            raise NotAcquired(self._place.in_words, wait_s or 0, self._coordinator.unread) from None
+        if wait_s == 0:
+            until_s = loop.time() + self._coordinator.client.timeout_ms / 1000
         self._stack.callback(self._coordinator.leave)
         waking = self._coordinator.waking(self._place, self._contender.claim)
         self._wake = self._stack.enter_context(waking)
         TERMINATION.guard(self)
         self._stack.callback(TERMINATION.unguard, self)
         try:
-            if not await self._has_in_time(wait_s) and not await self._outlasts():
+            has_it = await self._has_in_time(until_s, queues=wait_s != 0)
+            if not has_it and not await self._outlasts():
                 raise self._not_acquired(wait_s or 0)
         except BaseException:
             await self._leave()
@@ -128,11 +137,10 @@ class Tenure:
         """Why no leader is reached at the moment."""
         return self._unwritten or self._coordinator.problem
 
-    async def _has_in_time(self, wait_s: float | None) -> bool:
-        client_s = self._coordinator.client.timeout_ms / 1000
+    async def _has_in_time(self, until_s: float | None, *, queues: bool) -> bool:
         try:
-            async with asyncio.timeout(client_s if wait_s == 0 else wait_s):
-                return await self._contend(lambda step: wait_s != 0 or not _queues(step))
+            async with asyncio.timeout_at(until_s):
+                return await self._contend(lambda step: queues or not _queues(step))
         except TimeoutError:
             return False
 
