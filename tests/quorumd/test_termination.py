@@ -1,4 +1,5 @@
-"""SIGTERM to processes that hold something: in a forked child, and when it cannot be given back any more."""
+"""Processes that hold something: what a forked child makes of it, and SIGTERM, also when nothing can be given
+back any more."""
 
 from __future__ import annotations
 
@@ -54,6 +55,63 @@ with QuorumClient(sys.argv[1]) as client:
 
 def test_a_forked_child_ends_of_it_and_leaves_what_its_parent_holds(quorum: QuorumThread) -> None:
     assert ran(FORKED, quorum) == (0, "")
+
+
+HELD_BY_THE_PARENT = """
+import asyncio, os, sys, time
+import quorumd
+
+async def in_the_child(held):
+    assert not held.is_held
+    assert held.lost.is_set()
+    assert await held.lost.wait()
+    try:
+        held.check()
+    except quorumd.LockLost:
+        pass
+    else:
+        raise AssertionError
+    assert not await (held.release if isinstance(held, quorumd.Lock) else held.resign)()
+
+def run_to_its_end(coroutine):
+    # The loop is its parent's, and shares what that waits with.
+    try:
+        while True:
+            coroutine.send(None)
+    except StopIteration:
+        pass
+
+async def main():
+    async with quorumd.QuorumClient(sys.argv[1]) as client:
+        async with getattr(quorumd, sys.argv[2])(client, "a", ttl=600) as held:
+            child = os.fork()
+            if not child:
+                status = 1
+                try:
+                    run_to_its_end(in_the_child(held))
+                    status = 0
+                finally:
+                    os._exit(status)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            held.check()
+            assert not held.lost.is_set()
+            await client.append([quorumd.Record(value=b"x")])
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("what", ["Lock", "Election"])
+def test_a_forked_child_holds_nothing_of_its_parents_and_gives_nothing_back(
+    quorum: QuorumThread, what: str
+) -> None:
+    assert ran(HELD_BY_THE_PARENT, quorum, what) == (0, "")
+    place = b"quorumd.locks/a" if what == "Lock" else b"quorumd.elections/a"
+    assert [(each.key, each.value is None) for each in quorum.quorum.records()] == [
+        (place, False),
+        (None, False),
+        (place, True),
+    ]
 
 
 UNRELEASED = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -41,7 +42,8 @@ _TRIES_PER_TTL: Final = 4
 
 class LossEvent(asyncio.Event):
     """Set when what was held is lost. `is_set` reads the clock, so that it is true as soon as it is time,
-    also for a process that was stopped meanwhile, and before the event loop has had a turn."""
+    also for a process that was stopped meanwhile, and before the event loop has had a turn. In a forked child
+    it is set: what a parent holds is not its child's."""
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
         super().__init__()
@@ -71,6 +73,7 @@ class Tenure:
         self._writing: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
+        self._pid = os.getpid()
         self._token = -1
         self._is_left = False
         self._leaving = asyncio.Lock()
@@ -85,7 +88,13 @@ class Tenure:
     def _is_over(self) -> bool:
         if self._token < 0:
             return False
-        return self._is_left or not self._contender.holds(self._coordinator.now_s())
+        holds = self._contender.holds(self._coordinator.now_s())
+        return self._is_left or self._is_of_parent or not holds
+
+    @property
+    def _is_of_parent(self) -> bool:
+        """This is a forked child. Its copy is not renewed, and learns of nothing that becomes of the name."""
+        return os.getpid() != self._pid
 
     async def acquire(self, wait_s: float | None) -> int:
         """The token, when the name is held. Raises NotAcquired after `wait_s` seconds.
@@ -120,7 +129,12 @@ class Tenure:
         return self._token
 
     async def release(self) -> bool:
-        """Gives the name back. True if it was held until now; what is lost stays lost."""
+        """Gives the name back. True if it was held until now; what is lost stays lost.
+
+        Does nothing in a forked child: its parent holds the name, and uses the connections.
+        """
+        if self._is_of_parent:
+            return False
         was_held = not self.lost.is_set()
         if self._keeper is not None:
             self._keeper.cancel()
