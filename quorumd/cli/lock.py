@@ -186,7 +186,7 @@ def lock(
             try:
                 token = await held.acquire(wait_s=wait_s)
             except NotAcquired as refused:
-                return _failed(str(refused), EXIT_NOT_IN_TIME)
+                return _failed(printable(str(refused)), EXIT_NOT_IN_TIME)
             ran = await _run_under(_Held(token, held.lost, held.release), ready, grace_s, relay)
             return EXIT_LOST if ran is None else ran
 

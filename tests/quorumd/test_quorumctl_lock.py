@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from quorumd.sync import Lock, QuorumClient
 from tests.quorumd.conftest import Done, QuorumThread
 from tests.quorumd.running import COMMAND, started
 from tests.quorumd.test_held_command import refuse_signals
@@ -141,6 +142,19 @@ def test_a_lock_that_is_not_had_in_time(quorum: QuorumThread, quorumctl: Run) ->
             assert (done.code, done.out) == (NOT_IN_TIME, "")
             assert f"pid {process.pid}" in done.err
     assert keys(quorum)[-1] != (b"quorumd.locks/a", False)
+
+
+def test_what_another_client_says_of_itself_is_shown_escaped(
+    quorum: QuorumThread, quorumctl: Run
+) -> None:
+    with QuorumClient(quorum.quorum.addresses) as client:
+        owner, comment = "eve\x1b[2J", "\x1b[31m\r\nError: nothing wrong\x07"
+        with Lock(client, "a", owner=owner, comment=comment):
+            done = quorumctl("lock", "a", "--wait", "0", "--", "echo", "ran")
+    assert (done.code, done.out) == (NOT_IN_TIME, "")
+    assert r"eve\x1b[2J on " in done.err
+    assert r"(\x1b[31m\r\nError: nothing wrong\x07)" in done.err
+    assert done.err.removesuffix("\n").isprintable()
 
 
 def test_who_waits_gets_it_and_a_larger_token(quorum: QuorumThread) -> None:
