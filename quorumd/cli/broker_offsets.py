@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
-from quorumd.client.client import cluster_id_of
 from quorumd.client.connector import Connector
 from quorumd.client.errors import QuorumError
+from quorumd.client.leader import cluster_id_of
 from quorumd.version import VERSION
 from quorumd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 

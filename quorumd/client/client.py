@@ -21,11 +21,9 @@ from quorumd.client.errors import (
     ConnectionFailed,
     NotSupported,
     OffsetOutOfRange,
-    RequestRefused,
-    error_code,
 )
 from quorumd.client.events import LogEvent
-from quorumd.client.leader import ENDPOINT_TYPE_CONTROLLERS, KnownCluster, LeaderFinder, check
+from quorumd.client.leader import KnownCluster, LeaderFinder, check, cluster_id_of
 from quorumd.client.producer import (
     BATCH_BYTES_DEFAULT,
     TRY_TIMEOUT_MS,
@@ -47,7 +45,6 @@ from quorumd.client.subscription import FOLLOWED_BYTES, LogSubscription
 from quorumd.client.timing import Deadline
 from quorumd.raft.types import Address, SnapshotId
 from quorumd.wire.error_codes import ErrorCode
-from quorumd.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartition,
@@ -481,25 +478,6 @@ def only_listed(response: ListOffsetsResponse) -> ListOffsetsResponsePartition:
     if len(partitions) != 1:
         raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
     return partitions[0]
-
-
-async def cluster_id_of(connection: ClientConnection, timeout_s: float) -> str:
-    """The cluster id as this node knows it; a broker is asked as a broker."""
-    if not connection.offers(DescribeClusterRequest):
-        return ""
-    request = DescribeClusterRequest()
-    if connection.version_for(DescribeClusterRequest):
-        request = DescribeClusterRequest(endpoint_type=ENDPOINT_TYPE_CONTROLLERS)
-    response = await connection.request(request, DescribeClusterResponse, timeout_s=timeout_s)
-    if response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE:
-        response = await connection.request(
-            DescribeClusterRequest(), DescribeClusterResponse, timeout_s=timeout_s
-        )
-    if response.error_code:
-        raise RequestRefused(
-            "learn the cluster id", error_code(response.error_code), response.error_message
-        )
-    return response.cluster_id
 
 
 def _try_timeout_s(deadline: Deadline) -> float:

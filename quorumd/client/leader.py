@@ -361,6 +361,25 @@ async def _by_describe_cluster(connection: ClientConnection, timeout_s: float) -
     return LeaderReply(leader, -1, nodes, response.cluster_id)
 
 
+async def cluster_id_of(connection: ClientConnection, timeout_s: float) -> str:
+    """The cluster id as this node knows it; a broker is asked as a broker."""
+    if not connection.offers(DescribeClusterRequest):
+        return ""
+    request = DescribeClusterRequest()
+    if connection.version_for(DescribeClusterRequest):
+        request = DescribeClusterRequest(endpoint_type=ENDPOINT_TYPE_CONTROLLERS)
+    response = await connection.request(request, DescribeClusterResponse, timeout_s=timeout_s)
+    if response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE:
+        response = await connection.request(
+            DescribeClusterRequest(), DescribeClusterResponse, timeout_s=timeout_s
+        )
+    if response.error_code:
+        raise RequestRefused(
+            "learn the cluster id", error_code(response.error_code), response.error_message
+        )
+    return response.cluster_id
+
+
 def check(
     goal: str,
     code: int,

@@ -13,13 +13,13 @@ from quorumd.client.client import (
     EARLIEST,
     LATEST,
     ONLY_FOR_REPLICAS,
-    cluster_id_of,
     fetch_request,
     offsets_request,
     only_listed,
 )
 from quorumd.client.connection import ClientConnection
 from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused, error_code
+from quorumd.client.leader import cluster_id_of
 from quorumd.client.reading import RawFetched, only_fetched, raw_batches_from
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.fetch import FetchRequest, FetchResponse

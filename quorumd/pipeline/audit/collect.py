@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from quorumd.client.client import QuorumClient, cluster_id_of
+from quorumd.client.client import QuorumClient
 from quorumd.client.connector import Connector
 from quorumd.client.description import QuorumDescription, ReplicaState
 from quorumd.client.errors import QuorumError
-from quorumd.client.leader import CONNECT_TIMEOUT_S
+from quorumd.client.leader import CONNECT_TIMEOUT_S, cluster_id_of
 from quorumd.client.security import Security
 from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
 from quorumd.pipeline.audit.replica_copy import CLIENT_ID, ReplicaCopy, ReplicaReader
