@@ -58,6 +58,8 @@ LOG: Final = Logger("raft")
 
 DRAIN_S: Final = 2.0
 """How long a leader that shuts down waits for what it has appended to be committed."""
+SLOW_WRITE_S: Final = 1.0
+"""A write that takes so long may be why this replica heard nothing of the leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,7 +366,10 @@ class Partition:
         at, self._logged_at = self._logged_at, (effect.epoch, effect.leader_id)
         suppressed = 0 if at != self._logged_at else self._role_lines.take()
         if suppressed is not None:
-            more = {"lines_suppressed": suppressed} if suppressed else {}
+            more: dict[str, object] = {"lines_suppressed": suppressed} if suppressed else {}
+            age_s = self.disk.write_age_s()
+            if age_s >= SLOW_WRITE_S:
+                more["disk_silent_s"] = round(age_s, 1)
             leader = "-" if effect.leader_id is None else effect.leader_id
             LOG.info(
                 f"{effect.role}", epoch=effect.epoch, leader=leader, reason=effect.reason, **more

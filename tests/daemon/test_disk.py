@@ -338,6 +338,8 @@ def test_a_node_whose_disk_hangs_is_not_ready_and_blames_nobody_else(
 
             quorum.wait_for(is_named, "the disk as the problem", timeout_s=20)
             assert all(text.startswith("the disk has not responded") for text in said), said
+            if hangs == "follower":
+                quorum.wait_logged(victim, "disk_silent_s=")
             assert not quorum.status(victim)["ready"]
             # The other two disks are a majority.
             load.wait_progress(50)
