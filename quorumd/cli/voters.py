@@ -189,7 +189,6 @@ async def _voters_now(admin: QuorumAdmin) -> QuorumDescription | None:
 def _beside(key: ReplicaKey, quorum: QuorumDescription) -> str:
     """What follows from another voter under the id of this one; empty if there is none."""
     from quorumd.client.replicas import listed
-    from quorumd.raft.quorum import majority
 
     others = [it.key for it in quorum.voters if it.key.id == key.id and it.key != key]
     if not others:
@@ -197,7 +196,7 @@ def _beside(key: ReplicaKey, quorum: QuorumDescription) -> str:
     count = len(quorum.voters)
     return (
         f"\nSo is {listed(others)}: there are two voters under the id {key.id}. {count} voters count, and a "
-        f"majority is {majority(count)} of them. Remove the old one: `quorumctl replace-voter {key.id}` "
+        f"majority is {count // 2 + 1} of them. Remove the old one: `quorumctl replace-voter {key.id}` "
         "does it."
     )
 

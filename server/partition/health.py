@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from quorumd.raft.node import RaftNode
-from quorumd.raft.quorum import majority
 from quorumd.raft.roles import Role
 from quorumd.raft.status import RaftStatus
 from quorumd.raft.types import VoterSet, uuid_to_text
-from quorumd.raft.voter_changes.voter_sets import listed
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.peers.peer_links import PeerLinks
 from quorumd.server.snapshots.manager import SnapshotManager
@@ -188,10 +186,10 @@ class PartitionHealth:
 def _two_under_one_id(voters: VoterSet) -> list[str]:
     """As after the first step of the replacement of a disk: the lost one counts until it is removed."""
     named = {each: [key for key in voters.keys if key.id == each] for each in voters.ids}
-    counted = f"a majority is {majority(len(voters))} of {len(voters)}"
+    counted = f"a majority is {len(voters) // 2 + 1} of {len(voters)}"
     return [
-        f"{listed(keys)} are two voters under one id, and both count: {counted}. Remove the one whose disk "
-        f"is gone: `quorumctl replace-voter {voter_id}` does it"
+        f"{' and '.join(map(str, keys))} are two voters under one id, and both count: {counted}. Remove the "
+        f"one whose disk is gone: `quorumctl replace-voter {voter_id}` does it"
         for voter_id, keys in named.items()
         if len(keys) > 1
     ]
