@@ -12,7 +12,7 @@ costs a third.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypedDict
+from typing import TypedDict
 
 from quorumd.raft.control import RaftControlRecord
 from quorumd.raft.errors import KafkaError
@@ -267,9 +267,12 @@ class DropSnapshot:
 class VerifySnapshot:
     """Check a copied snapshot: is it sound, and which voters does it name?"""
 
-    waits_for_records: ClassVar[bool] = True
     snapshot: SnapshotId
     after: int
+
+    @property
+    def waits_for_records(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,10 +296,13 @@ class DeleteLogPrefix:
 class SendReply:
     """Reply to the request that came with `reply_to`."""
 
-    waits_for_records: ClassVar[bool] = False
     reply_to: int
     reply: Reply
     after: int
+
+    @property
+    def waits_for_records(self) -> bool:
+        return False
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from quorumd.client.errors import (
     OffsetOutOfRange,
 )
 from quorumd.client.events import LogEvent
-from quorumd.client.leader import KnownCluster, LeaderFinder, check, cluster_id_of
+from quorumd.client.leader import LeaderFinder, check, cluster_id_of
 from quorumd.client.producer import (
     BATCH_BYTES_DEFAULT,
     TRY_TIMEOUT_MS,
@@ -109,7 +109,7 @@ class QuorumClient(BaseClient):
 
     Every call may raise CertificateProblem, before its timeout: no node will do, because of keys,
     certificates or the security protocol, of this client or of the nodes. Or OtherCluster: the nodes belong
-    to another cluster than before. `cluster` is shared by clients that work with one.
+    to another cluster than before.
     """
 
     def __init__(
@@ -119,13 +119,10 @@ class QuorumClient(BaseClient):
         client_id: str = CLIENT_ID_DEFAULT,
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
         security: Security | None = None,
-        cluster: KnownCluster | None = None,
     ) -> None:
         super().__init__(bootstrap_servers, timeout_ms, security)
         self._client_id = client_id
-        self._finder = LeaderFinder(
-            self._bootstrap, client_id=client_id, security=security, cluster=cluster
-        )
+        self._finder = LeaderFinder(self._bootstrap, client_id=client_id, security=security)
         self._companions: dict[object, Companion] = {}
         self._idle_identities: list[ProducerIdentity] = []
         """Of appends that are over. Leaders remember few producers, so that each has to serve again."""
@@ -336,8 +333,8 @@ class QuorumClient(BaseClient):
             client_id=self._client_id,
             timeout_ms=limit_ms,
             security=self._security,
-            cluster=self._finder.cluster,
         )
+        own._finder.cluster = self._finder.cluster
         download = SnapshotDownloader(own._finder, timeout_ms=limit_ms, on_progress=on_progress)
         subscription = LogSubscription(
             lambda offset: own.fetch(offset, max_bytes=FOLLOWED_BYTES, min_bytes=min_bytes()),

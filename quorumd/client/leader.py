@@ -88,7 +88,7 @@ class KnownCluster:
 class LeaderFinder:
     """Finds the leader of one quorum from bootstrap addresses, and keeps connections to its nodes.
 
-    Finders that share `cluster` take no node of another cluster than the first one has found.
+    Takes no node of another cluster than it has found first; finders may share what they know of that.
     """
 
     def __init__(
@@ -97,10 +97,9 @@ class LeaderFinder:
         *,
         client_id: str,
         security: Security | None = None,
-        cluster: KnownCluster | None = None,
     ) -> None:
         self.failures: dict[Address, str] = {}
-        self.cluster = cluster or KnownCluster()
+        self.cluster = KnownCluster()
         self.connector = Connector(client_id, security)
         """Makes other connections of the same client."""
         self._bootstrap = tuple(bootstrap)

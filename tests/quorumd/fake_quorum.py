@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, cast
 from uuid import UUID
 
@@ -135,11 +136,9 @@ class FakeQuorum:
     handlers: dict[type[Message], Callable[[int, Any], Awaitable[Message]]] = field(
         default_factory=dict
     )
-    tls: dict[int, TlsConfig] = field(default_factory=dict)
-    """How a node speaks TLS; those that are not in it speak plaintext."""
+    tls: dict[int, TlsConfig] = field(default_factory=dict)  # others speak plaintext
     refuse_produce: list[ErrorCode] = field(default_factory=list)
-    latest_ms: int | None = None
-    """Batches with later timestamps are refused, None: none is."""
+    latest_ms: float = inf  # batches with later timestamps are refused
     sequences: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     judge: ConditionJudge = field(default_factory=lambda: ConditionJudge(1 << 20))
     appended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -197,17 +196,15 @@ class FakeQuorum:
             if duplicate is None and refused is not None:
                 return ErrorCode.INVALID_RECORD, -1, refused.message
         error, offset = self._produce(batch)
-        return error, offset, "" if error is ErrorCode.NONE else f"fake {error.name}"
+        return error, offset, f"fake {error.name}" if error else ""
 
     def _duplicate_at(self, header: BatchHeader) -> int | None:
-        for first, _, offset in self.sequences.get(header.producer_id, []):
-            if first == header.base_sequence:
-                return offset
-        return None
+        known = self.sequences.get(header.producer_id, [])
+        return next((offset for first, _, offset in known if first == header.base_sequence), None)
 
     def _produce(self, batch: bytes) -> tuple[ErrorCode, int]:
         header = read_header(batch)
-        if self.latest_ms is not None and header.max_timestamp > self.latest_ms:
+        if header.max_timestamp > self.latest_ms:
             return ErrorCode.INVALID_TIMESTAMP, -1
         if header.producer_id < 0:
             return ErrorCode.NONE, self.append(batch)

@@ -184,7 +184,7 @@ def test_the_time_to_wait_counts_while_the_log_is_read() -> None:
 
         node = quorum.nodes[quorum.leader_id]
         fetch = node._fetch
-        node._fetch = slow  # type: ignore[method-assign]
+        node._fetch = slow  # type: ignore[method-assign]  # a leader that is slow
         lock = Lock(client, "a")
         for _ in range(2):
             async with asyncio.timeout(AT_ONCE_S):
