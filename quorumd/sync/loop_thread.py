@@ -36,8 +36,15 @@ class LoopThread:
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._run(started)), name="quorumd.sync", daemon=True
         )
-        self._thread.start()
-        self._loop = started.result()
+        try:
+            self._thread.start()
+            self._loop = started.result()
+        except BaseException:
+            # Who is interrupted here has nothing to close.
+            started.add_done_callback(
+                lambda begun: begun.result().call_soon_threadsafe(self._over.set)
+            )
+            raise
 
     async def _run(self, started: Future[asyncio.AbstractEventLoop]) -> None:
         started.set_result(asyncio.get_running_loop())
@@ -49,16 +56,26 @@ class LoopThread:
         Again, in a forked child, or while the interpreter ends, it does nothing.
         """
         try:
+            is_first = self._end(last)
+        except BaseException:
+            # Who is interrupted here does not close it again.
+            self._end(last)
+            raise
+        if is_first:
+            self._thread.join()
+
+    def _end(self, last: Callable[[], None]) -> bool:
+        """Has the thread ended by the loop. False if somebody has before, or it does not run here."""
+        try:
             self._check_thread()
         except RuntimeError:
-            return
+            return False
         with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            self._loop.call_soon_threadsafe(last)
-            self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join()
+            is_first, self._is_closed = not self._is_closed, True
+            with suppress(RuntimeError):  # The loop may be closed already.
+                self._loop.call_soon_threadsafe(last)
+                self._loop.call_soon_threadsafe(self._over.set)
+        return is_first
 
     def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """What the function returns, called and awaited in the loop; raises what it raises.

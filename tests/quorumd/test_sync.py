@@ -361,6 +361,52 @@ def test_a_handler_of_a_signal_may_use_what_it_interrupts(what: str, handler: st
     assert number > 20
 
 
+@pytest.mark.parametrize(("what", "first"), [("make", 1), ("close", 2)])
+def test_an_interruption_leaves_no_thread(what: str, first: int) -> None:
+    """In whichever line it comes, while a client is made or closed; behind the `try:` of `close`."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def interrupted(use: Callable[[], object], interruption: Interruption) -> None:
+        with suppress(KeyboardInterrupt):
+            sys.settrace(partial(in_own_lines, interruption))
+            use()
+        sys.settrace(None)
+
+    def in_own_lines(
+        interruption: Interruption, frame: FrameType, event: str, argument: object
+    ) -> Interruption | None:
+        is_own = frame.f_code.co_filename == inspect.getfile(LoopThread)
+        return interruption(frame, event, argument) if is_own else None
+
+    for number in count(first):
+        made: list[LoopThread] = []
+
+        def make(made: list[LoopThread] = made) -> None:
+            made.append(LoopThread())
+
+        if what == "close":
+            make()
+        interruption = Interruption(number, interrupt)
+        use = make if what == "make" else partial(made[0].close, int)
+        user = threading.Thread(target=interrupted, args=(use, interruption))
+        user.start()
+        user.join()
+        is_last = interruption.left > 0
+        if is_last and what == "make":
+            made[0].close(int)
+        deadline = time.monotonic() + WAIT_S
+        while any(
+            each.is_alive() and each.name == "quorumd.sync" for each in threading.enumerate()
+        ):
+            assert time.monotonic() < deadline, f"a thread is left by what came in line {number}"
+            time.sleep(0.001)
+        if is_last:
+            break
+    assert number > 8
+
+
 def test_a_call_after_close_says_so(quorum: QuorumThread) -> None:
     client = QuorumClient(quorum.quorum.addresses)
     view = KeyValueView(client)
