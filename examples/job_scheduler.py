@@ -62,7 +62,12 @@ def job_in(value: bytes) -> Job:
 
 
 def run_in(value: bytes | None) -> Run:
-    return Run(**json.loads(value)) if value else Run()
+    """The run that is written there. Anything else counts as none: the job runs, and writes over it."""
+    try:
+        run = Run(**json.loads(value or b"{}"))
+        return run._replace(slot=int(run.slot), token=int(run.token))
+    except Exception:  # as for jobs
+        return Run()
 
 
 def write(t: Transaction, key: bytes, run: Run) -> bool:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from quorumd import Record
-from quorumd.sync import QuorumClient
+from quorumd.sync import KeyValueView, QuorumClient
 from tests.support.forked import die_with_parent
 from tests.support.live_cluster import Cluster, running_cluster
 
@@ -126,3 +126,32 @@ def test_what_is_no_job_is_skipped_with_a_line_and_the_others_run(
     ]
     assert "/no/such/program cannot be run: FileNotFoundError" in output.read_text()
     assert "Traceback" not in output.read_text()
+
+
+def test_what_is_no_run_ends_no_leader_and_its_job_runs_and_writes_over_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    output = tmp_path / "output"
+    no_runs = [b"garbage", b"[1]", b'{"turn": 1}', b'{"slot": "x"}', b'{"token": null}', b"\xff"]
+    job = b'{"every_s": 1000000, "command": ["true"]}'
+    records = [
+        Record(key=f"scheduler/{kind}/{number}".encode(), value=value)
+        for number, no_run in enumerate(no_runs)
+        for kind, value in (("runs", no_run), ("jobs", job))
+    ]
+    with QuorumClient(cluster.bootstrap) as client, KeyValueView(client) as view:
+        client.append(records)
+
+        def is_written(value: bytes) -> bool:
+            return b'"is_done": true' in value
+
+        with scheduler(cluster, "one", output) as process:
+            cluster.wait_for(
+                lambda: (
+                    sum(is_written(each.value) for _, each in view.items(b"scheduler/runs/"))
+                    == len(no_runs)
+                    or process.poll() is not None
+                ),
+                "runs",
+            )
+            assert process.poll() is None, output.read_text()
