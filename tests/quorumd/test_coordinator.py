@@ -177,14 +177,15 @@ def test_the_time_to_wait_counts_while_the_log_is_read() -> None:
         end_offset = await several_responses(client)
         free = asyncio.Event()
 
-        async def slow(request: FetchRequest) -> FetchResponse:
-            if request.topics[0].partitions[0].fetch_offset:
+        async def slow(node_id: int, request: FetchRequest) -> FetchResponse:
+            partition = request.topics[0].partitions[0]
+            if partition.last_fetched_epoch >= 0:
+                return quorum.nodes[node_id]._fetch_of_replica(request)
+            if partition.fetch_offset:
                 await free.wait()
-            return await fetch(request)
+            return await quorum.nodes[node_id]._fetch(request)
 
-        node = quorum.nodes[quorum.leader_id]
-        fetch = node._fetch
-        node._fetch = slow  # type: ignore[method-assign]  # a leader that is slow
+        quorum.handlers[FetchRequest] = slow
         lock = Lock(client, "a")
         for _ in range(2):
             async with asyncio.timeout(AT_ONCE_S):
