@@ -322,7 +322,7 @@ class Partition:
 
         The rest is still to be written, or to be truncated.
         """
-        if error.offset is None or error.offset < self.view.committed_offset:
+        if error.offset is not None and error.offset < self.view.committed_offset:
             self._hooks.fail("the log is damaged", error)
 
     def on_disk_full(self, is_full: bool) -> None:
