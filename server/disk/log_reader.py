@@ -19,7 +19,7 @@ T = TypeVar("T")
 class LogReader:
     """See the module's docstring. All methods are for the event loop's thread.
 
-    `on_damage` gets the damage that a read has found, before its result is handed over.
+    `on_damage` gets the damage that `read` has found, before its result is handed over.
     """
 
     def __init__(self, log: Log, on_damage: Callable[[DamagedLog], None]) -> None:
@@ -43,7 +43,13 @@ class LogReader:
         done: Callable[[bytes | BaseException], None],
     ) -> None:
         """The same from disk; `done` gets the bytes, or what went wrong, on the event loop."""
-        self.run(lambda: self._log.read(offset, max_bytes, end_offset), done)
+
+        def read(outcome: bytes | BaseException) -> None:
+            if isinstance(outcome, DamagedLog):
+                self._on_damage(outcome)
+            done(outcome)
+
+        self.run(lambda: self._log.read(offset, max_bytes, end_offset), read)
 
     def run(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Run an action that reads the disk; `done` gets its result, or what went wrong."""
@@ -64,16 +70,9 @@ class LogReader:
                 return
             error = future.exception()
             outcome: T | BaseException = future.result() if error is None else error
-            self._loop.call_soon_threadsafe(self._hand_over, done, outcome)
+            self._loop.call_soon_threadsafe(done, outcome)
 
         executor.submit(action).add_done_callback(finished)
-
-    def _hand_over(
-        self, done: Callable[[T | BaseException], None], outcome: T | BaseException
-    ) -> None:
-        if isinstance(outcome, DamagedLog):
-            self._on_damage(outcome)
-        done(outcome)
 
     def close(self) -> None:
         """Let what runs finish; nothing new starts."""

@@ -267,7 +267,11 @@ class FetchHandler:
                 slot.records = [outcome]
             self._respond(fetch)
 
-        self._reader.read(asked.fetch_offset, most, end, done)
+        if fetch.is_debugging:
+            # Such a reader looks for damage, and goes on behind it.
+            self._reader.run(lambda: self._log.read(asked.fetch_offset, most, end), done)
+        else:
+            self._reader.read(asked.fetch_offset, most, end, done)
 
     def on_high_watermark(self) -> None:
         """There may be something for the fetches that wait."""

@@ -236,7 +236,12 @@ class SimReader:
         end_offset: int,
         done: Callable[[bytes | BaseException], None],
     ) -> None:
-        self.run(lambda: self._log.read(offset, max_bytes, end_offset), done)
+        def read(outcome: bytes | BaseException) -> None:
+            if isinstance(outcome, DamagedLog):
+                self._on_damage(outcome)
+            done(outcome)
+
+        self.run(lambda: self._log.read(offset, max_bytes, end_offset), read)
 
     def run(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         def work() -> None:
@@ -245,12 +250,7 @@ class SimReader:
                 outcome = action()
             except Exception as error:  # as the daemon's reader: the caller decides
                 outcome = error
-            self._process.call(self._process.machine.thread_us(), lambda: hand_over(outcome))
-
-        def hand_over(outcome: T | BaseException) -> None:
-            if isinstance(outcome, DamagedLog):
-                self._on_damage(outcome)
-            done(outcome)
+            self._process.call(self._process.machine.thread_us(), lambda: done(outcome))
 
         self._process.call(self._process.machine.read_us(), work)
 

@@ -110,16 +110,22 @@ def test_a_leader_whose_disk_is_full_hears_who_leads_now_and_sends_its_producers
         )
         producer.send(b"before")
         ballast = write_until_full(quorum, load, 1)
-        epoch = quorum.status(quorum.wait_leader(other_than=1))["epoch"]
+        quorum.wait_leader(other_than=1)
         for _ in range(100):
             producer.send(b"while it is full")
         failed = [outcome for outcome in producer.finish() if not isinstance(outcome, int)]
         assert not failed, failed[0]
         assert is_full(quorum, 1)
         state = quorum.log_folder(1) / "quorum-state.json"
-        assert json.loads(state.read_text())["leaderEpoch"] == epoch
-        status = quorum.status(1)
-        assert (status["leader_id"], status["epoch"]) == (quorum.wait_leader(), epoch)
+
+        def knows_who_leads() -> bool:
+            status, leader = quorum.status(1), quorum.wait_leader()
+            led = quorum.status(leader)["epoch"]
+            stored = json.loads(state.read_text())["leaderEpoch"]
+            return (status["leader_id"], status["epoch"], stored) == (leader, led, led)
+
+        quorum.wait_for(knows_who_leads, "the leader, in memory and on the full disk")
+        assert is_full(quorum, 1)
         ballast.unlink()
         quorum.wait_ready(1)
         load.stop()

@@ -11,6 +11,7 @@ import pytest
 from quorumd.server.disk.log_reader import LogReader
 from quorumd.storage.errors import DamagedLog
 from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.log import Log
 from tests.storage.helpers import append, batch, open_log, undamaged
 from tests.support.serving import run
 
@@ -46,20 +47,25 @@ def test_what_goes_wrong_is_handed_over(tmp_path: Path, way: str) -> None:
     run(work())
 
 
-def test_damage_is_told_before_the_read_that_found_it_gets_its_result(tmp_path: Path) -> None:
+@pytest.mark.pure
+def test_damage_is_told_before_the_read_that_found_it_gets_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
         told: list[object] = []
         reader = LogReader(open_log(RealFileSystem(), tmp_path), told.append)
         is_done = asyncio.Event()
 
-        def find() -> None:
+        def find(*_: int) -> bytes:
             raise DamagedLog("flipped", path=tmp_path, offset=7)
+
+        monkeypatch.setattr(Log, "read", find)
 
         def done(outcome: object) -> None:
             told.append(outcome)
             is_done.set()
 
-        reader.run(find, done)
+        reader.read(0, 1, 1, done)
         await is_done.wait()
         first, second = told
         assert first is second
