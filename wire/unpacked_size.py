@@ -33,9 +33,12 @@ def check_unpacked_size(header: BatchHeader, data: bytes) -> Generator[None, Non
 
     Raises RefusedBatch, MESSAGE_TOO_LARGE, if it does. What does not unpack counts as far as it does.
     """
+    codec = header.codec
+    if (len(data) - BATCH_OVERHEAD) * UNPACKED_BYTES_MAX[codec] <= PAYLOAD_BYTES_MAX:
+        return
     payload = data[BATCH_OVERHEAD:]
-    if _may_be_large(header.codec, payload):
-        yield from _count(header.codec, payload)
+    if codec != _ZSTD or _has_many_blocks(payload):
+        yield from _count(codec, payload)
 
 
 def refused_block(error: TooLargeBlock) -> RefusedBatch:
@@ -46,11 +49,8 @@ def refused_block(error: TooLargeBlock) -> RefusedBatch:
     )
 
 
-def _may_be_large(codec: int, payload: bytes) -> bool:
-    if len(payload) * UNPACKED_BYTES_MAX[codec] <= PAYLOAD_BYTES_MAX:
-        return False
-    if codec != _ZSTD:
-        return True
+def _has_many_blocks(payload: bytes) -> bool:
+    """True if blocks of zstd, were they full, could unpack to more than PAYLOAD_BYTES_MAX."""
     from quorumd.wire.compression import zstd_blocks
 
     blocks_max = PAYLOAD_BYTES_MAX // _ZSTD_BLOCK_BYTES_MAX
