@@ -255,8 +255,9 @@ class QuorumClient(BaseClient):
 
     async def fetch_raw(self, offset: int, *, max_bytes: int = FETCH_BYTES_DEFAULT) -> RawFetched:
         """As `fetch`, but the bytes of the batches as in the leader's log, their CRCs verified."""
+        deadline = self._deadline(None)
         return await self._fetch(
-            offset, max_bytes, FETCH_WAIT_MS_DEFAULT, self._deadline(None), raw_fetched_from
+            offset, max_bytes, FETCH_WAIT_MS_DEFAULT, deadline, raw_fetched_from
         )
 
     async def _fetch(
@@ -327,19 +328,20 @@ class QuorumClient(BaseClient):
         size in bytes. `on_response` is called whenever the leader has responded, also when nothing is new;
         `min_bytes` before each request, for how much is to be new before the leader answers at once.
         """
-        limit_ms = self.timeout_ms
         own = QuorumClient(
             self._bootstrap,
             client_id=self._client_id,
-            timeout_ms=limit_ms,
+            timeout_ms=self.timeout_ms,
             security=self._security,
         )
         own._finder.cluster = self._finder.cluster
-        download = SnapshotDownloader(own._finder, timeout_ms=limit_ms, on_progress=on_progress)
+        download = SnapshotDownloader(
+            own._finder, timeout_ms=self.timeout_ms, on_progress=on_progress
+        )
         subscription = LogSubscription(
             lambda offset: own.fetch(offset, max_bytes=FOLLOWED_BYTES, min_bytes=min_bytes()),
             download,
-            timeout_ms=limit_ms,
+            timeout_ms=self.timeout_ms,
             offset=from_offset,
             on_response=on_response,
             waits_for_leader=waits_for_leader,

@@ -129,7 +129,7 @@ async def _append_whatever_the_time(
     try:
         return await client.append(batch, whole=True, timeout_ms=timeout_ms, idempotent=False)
     except AppendFailed as failed:
-        if not _is_refused(failed, ErrorCode.INVALID_TIMESTAMP):
+        if _refusal(failed, ErrorCode.INVALID_TIMESTAMP) is None:
             raise
     batch = [record._replace(timestamp=NO_TIMESTAMP) for record in batch]
     return await client.append(batch, whole=True, timeout_ms=timeout_ms, idempotent=False)
@@ -149,16 +149,17 @@ def _with_headers(
 
 def _refused_condition(failed: AppendFailed) -> str | None:
     """What the leader says of a condition that is not met; None if it is something else."""
-    cause = failed.__cause__
-    if not isinstance(cause, RequestRefused) or not _is_refused(failed, ErrorCode.INVALID_RECORD):
+    refusal = _refusal(failed, ErrorCode.INVALID_RECORD)
+    if refusal is None:
         return None
-    said = cause.server_message or ""
+    said = refusal.server_message or ""
     return said if _CONFLICT.match(said) or _READ_AGAIN.match(said) else None
 
 
-def _is_refused(failed: AppendFailed, error: ErrorCode) -> bool:
+def _refusal(failed: AppendFailed, error: ErrorCode) -> RequestRefused | None:
+    """The leader's refusal with this error; None if it is something else."""
     cause = failed.__cause__
-    return isinstance(cause, RequestRefused) and cause.error is error
+    return cause if isinstance(cause, RequestRefused) and cause.error is error else None
 
 
 def _named_in(
