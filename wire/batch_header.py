@@ -87,9 +87,9 @@ class BatchHeader(NamedTuple):
 def packed_delta(header: BatchHeader, claimed: int, place: int) -> int:
     """The offset delta of a record of a compressed batch, which claims one and is at a place in the batch.
 
-    The claim was not checked. In a batch with as many records as offsets, as each that a leader takes, it
-    does not count: the acknowledgement goes by places, too, and Apache Kafka 4.3 (LogValidator) writes such
-    records anew. Else one outside the batch is moved to the nearest inside.
+    A leader checks the claim, but earlier versions did not. In a batch with as many records as offsets, as
+    each that a leader takes, it does not count: the acknowledgement went by places, too. Else one outside the
+    batch is moved to the nearest inside.
     """
     if header.record_count == header.last_offset_delta + 1:
         return place

@@ -76,23 +76,21 @@ def unpack_in_steps(
     codec: int,
     data: bytes | memoryview,
     *,
-    first_bytes: int = CHUNK_BYTES_MAX,
     block_bytes_max: int = SNAPPY_BLOCK_BYTES_MAX,
 ) -> Iterator[bytes]:
     """As `unpack`, and each chunk is little work: those are empty for which some input unpacked to nothing.
 
-    The first chunk of gzip and lz4 holds `first_bytes` at the most: less work for who may need no other.
     Raises TooLargeBlock for a block of snappy that unpacks to more than `block_bytes_max`.
     """
     match codec:
         case CompressionType.NONE:
             chunks: Iterator[bytes] = iter((bytes(data),))
         case CompressionType.GZIP:
-            chunks = _unpack_gzip(bytes(data), first_bytes)
+            chunks = _unpack_gzip(bytes(data))
         case CompressionType.SNAPPY:
             chunks = _unpack_snappy(bytes(data), block_bytes_max)
         case CompressionType.LZ4:
-            chunks = _unpack_lz4(bytes(data), first_bytes)
+            chunks = _unpack_lz4(bytes(data))
         case CompressionType.ZSTD:
             chunks = _unpack_zstd(bytes(data))
         case _:
@@ -104,7 +102,7 @@ def _pieces(data: bytes) -> Iterator[bytes]:
     return (data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
 
 
-def _unpack_gzip(data: bytes, size: int) -> Iterator[bytes]:
+def _unpack_gzip(data: bytes) -> Iterator[bytes]:
     """Members that follow each other are one stream (RFC 1952, 2.2); what follows and is none is ignored."""
     at = _gzip_deflated_at(data, 0)
     if at < 0:
@@ -115,11 +113,10 @@ def _unpack_gzip(data: bytes, size: int) -> Iterator[bytes]:
             stream.decompress(_GZIP_HEADER)
             while not stream.eof:
                 piece = data[at : at + PIECE_BYTES]
-                chunk = stream.decompress(piece, size)
+                chunk = stream.decompress(piece, CHUNK_BYTES_MAX)
                 if not (piece or chunk or stream.eof):
                     raise CorruptBatch("the gzip stream is cut off")
                 yield chunk
-                size = CHUNK_BYTES_MAX
                 at += len(piece) - len(stream.unconsumed_tail) - len(stream.unused_data)
             at = _gzip_deflated_at(data, at) if len(data) - at >= _GZIP_NEXT_BYTES_MIN else -1
     except zlib.error as error:
@@ -150,7 +147,7 @@ def _gzip_deflated_at(data: bytes, at: int) -> int:
     return end if end <= len(data) else -1
 
 
-def _unpack_lz4(data: bytes, size: int) -> Iterator[bytes]:
+def _unpack_lz4(data: bytes) -> Iterator[bytes]:
     import lz4.frame
 
     try:
@@ -159,14 +156,13 @@ def _unpack_lz4(data: bytes, size: int) -> Iterator[bytes]:
         left = len(data)
         for piece in _pieces(data):
             left -= len(piece)
-            yield stream.decompress(piece, size)
-            size = CHUNK_BYTES_MAX
+            yield stream.decompress(piece, CHUNK_BYTES_MAX)
             while not (stream.eof or stream.needs_input):
-                yield stream.decompress(b"", size)
+                yield stream.decompress(b"", CHUNK_BYTES_MAX)
             if stream.eof:
                 break
         while not stream.eof:
-            if not (chunk := stream.decompress(b"", size)):
+            if not (chunk := stream.decompress(b"", CHUNK_BYTES_MAX)):
                 raise CorruptBatch("the lz4 frame is cut off")
             yield chunk
         if left + len(stream.unused_data or b"") < checksum_bytes:

@@ -1,11 +1,10 @@
 """What a leader demands of a batch that a client sends, before it takes it into the log.
 
-Reads the bytes alone: topic, leadership and producer sequences are checked elsewhere. Compressed
-records are not unpacked here: what they may unpack to is judged by `unpacked_size`, and a reader takes a
-batch that does not unpack to as many as its header says for an empty one.
+Reads the bytes alone: topic, leadership and producer sequences are checked elsewhere. The records of a
+compressed batch are checked where they are unpacked (`packed_records`).
 Source: the order and codes of Apache Kafka 4.3 (LogValidator, UnifiedLog). Stricter in one point:
-offset deltas must be 0..n-1 in an uncompressed batch, because Kafka stores others as they are and
-readers then see wrong offsets.
+offset deltas must be 0..n-1, because Kafka stores others of an uncompressed batch as they are, and readers
+then see wrong offsets.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from quorumd.wire.batch_header import (
 )
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import CorruptBatch, RefusedBatch
+from quorumd.wire.packed_records import UNPACKED_BYTES_MAX
 from quorumd.wire.record_walk import check_records, is_plain_record, plain_record_key
-from quorumd.wire.unpacked_size import UNPACKED_BYTES_MAX
 
 MAX_AHEAD_MS: Final = 3_600_000
 """How far a timestamp may be ahead of the clock: Kafka's message.timestamp.after.max.ms."""
@@ -54,9 +53,10 @@ def check_produced(
 ) -> tuple[BatchHeader, Iterator[None] | None]:
     """The header of the one batch in `data`, a Produce request's records, and steps to check them.
 
-    It may be appended once the last step is made, or at once if there is none. Bytes behind it that are no
-    whole batch are ignored: only `data[:header.size_bytes]` counts. `keys`, where given, gets the keys of
-    records that are not compressed. This, or a step, raises RefusedBatch with, in this order:
+    It may be appended once the last step is made, or at once if there is none, and if it is compressed once
+    `read_keyed` has unpacked it. Bytes behind it that are no whole batch are ignored: only
+    `data[:header.size_bytes]` counts. `keys`, where given, gets the keys of records that are not compressed.
+    This, or a step, raises RefusedBatch with, in this order:
     CORRUPT_MESSAGE or INVALID_RECORD (not one whole batch of magic 2), UNSUPPORTED_COMPRESSION_TYPE (zstd
     below version 7), INVALID_RECORD (base offset not 0), MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (CRC),
     INVALID_RECORD (record count, control batch, producer id without sequence), INVALID_TIMESTAMP,
@@ -119,8 +119,7 @@ def check_produced(
             f"Producer id {producer_id} comes with the sequence {base_sequence}.",
         )
     latest_ms = now_ms + max_ahead_ms
-    # Of records that are not unpacked the batch's own timestamps tell.
-    if max_timestamp > latest_ms or (base_timestamp > latest_ms and attributes & CODEC_MASK):
+    if max_timestamp > latest_ms:
         raise _refused(
             ErrorCode.INVALID_TIMESTAMP,
             f"The batch's timestamps are more than {max_ahead_ms} ms ahead of the server's clock.",
@@ -159,8 +158,14 @@ def check_produced(
         if keys is not None:
             keys.append(plain_record_key(data, BATCH_OVERHEAD))
         return header, None
-    deltas = range(now_ms - _MAX_BEHIND_MS - base_timestamp, latest_ms - base_timestamp + 1)
+    deltas = timestamp_deltas(header, now_ms, max_ahead_ms)
     return header, check_records(data, BATCH_OVERHEAD, record_count, deltas, keys)
+
+
+def timestamp_deltas(header: BatchHeader, now_ms: int, max_ahead_ms: int = MAX_AHEAD_MS) -> range:
+    """How far (ms) the timestamps of records may be from the base timestamp of their batch."""
+    base_ms = header.base_timestamp
+    return range(now_ms - _MAX_BEHIND_MS - base_ms, now_ms + max_ahead_ms - base_ms + 1)
 
 
 def _refused(error: ErrorCode, message: str) -> RefusedBatch:

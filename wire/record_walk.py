@@ -1,4 +1,4 @@
-"""One pass over the records of an uncompressed batch: would every reader understand them?
+"""One pass over records, unpacked if they were compressed: would every reader understand them?
 
 Knows nothing of the batch header and keeps nothing of what it reads. Records of equal shape that
 follow each other, which is what producers with fixed-size values send, are checked together: the
@@ -8,7 +8,7 @@ Source: KIP-98, record format; Apache Kafka 4.3, DefaultRecord.readFrom.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from functools import lru_cache
 from typing import Final
 
@@ -23,6 +23,7 @@ _RUN_PAYS: Final = 32
 _BLOCK: Final = 8192
 _STEP_RECORDS: Final = 512
 _STEP_HEADERS: Final = 2048
+_LENGTH_BYTES_MAX: Final = 5
 
 # The varint bytes of offset deltas. One byte: deltas below 64; two: below 8192; three: each block
 # of 8192 repeats the low bytes and the middle bytes, and has one high byte.
@@ -105,18 +106,23 @@ def check_records(
     count: int,
     timestamp_deltas: range = ANY_DELTA,
     keys: list[bytes | None] | None = None,
-) -> Iterator[None]:
-    """Check that `data[at:]` is exactly `count` well-formed records with offset deltas 0..count-1.
+    first: int = 0,
+    *,
+    is_cut: bool = False,
+) -> Generator[None, None, tuple[int, int]]:
+    """Check that `data[at:]` is exactly well-formed records with the offset deltas `first`..count-1.
 
     Goes on as the iterator is asked to, in steps of less than a millisecond: a batch of a megabyte can hold
     100,000 records. `timestamp_deltas` is how far (ms) a record may be ahead of the batch's base timestamp,
-    or behind it. The key of each record is added to `keys`, where that is given. Raises RefusedBatch,
-    INVALID_RECORD or INVALID_TIMESTAMP, naming the record.
+    or behind it. The key of each record is added to `keys`, where that is given. If it `is_cut`, `data` may
+    end anywhere: returns the index of the first record that is not whole, and where it begins. Raises
+    RefusedBatch, INVALID_RECORD or INVALID_TIMESTAMP, naming the record.
     """
     end = len(data)
+    length_at_max = end - _LENGTH_BYTES_MAX if is_cut else end
     # In zig-zag form: up to here a delta is one of `timestamp_deltas`, whatever its sign.
     sure = min(2 * (timestamp_deltas.stop - 1), -2 * timestamp_deltas.start - 1)
-    index = 0
+    index = first
     run_from = 1
     run_wait = 1
     try:
@@ -124,6 +130,8 @@ def check_records(
             stop = min(count, index + _STEP_RECORDS)
             while index < stop:
                 start = at
+                if at > length_at_max:
+                    return index, at
                 length = data[at]
                 at += 1
                 if length > 127:
@@ -131,7 +139,9 @@ def check_records(
                 body_at = at
                 body_end = at + (length >> 1)
                 if length & 1 or body_end > end:
-                    raise _invalid("its length does not fit the batch", index)
+                    if is_cut and not length & 1:
+                        return index, start
+                    raise invalid_record("its length does not fit the batch", index)
                 at += 2
                 timestamp = data[at - 1]
                 if timestamp > 127:
@@ -150,7 +160,7 @@ def check_records(
                 if offset > 127:
                     offset, at = read_rest(data, at, offset)
                 if offset != index << 1:
-                    raise _invalid("its offset delta is not its place in the batch", index)
+                    raise invalid_record("its offset delta is not its place in the batch", index)
                 key_at = at
                 size = data[at]
                 at += 1
@@ -159,7 +169,7 @@ def check_records(
                 if not size & 1:
                     at += size >> 1
                 elif size != 1:
-                    raise _invalid("its key length is negative", index)
+                    raise invalid_record("its key length is negative", index)
                 value_at = at
                 if keys is not None:
                     keys.append(None if size & 1 else data[at - (size >> 1) : at])
@@ -170,7 +180,7 @@ def check_records(
                 if not size & 1:
                     at += size >> 1
                 elif size != 1:
-                    raise _invalid("its value length is negative", index)
+                    raise invalid_record("its value length is negative", index)
                 headers = data[at]
                 at += 1
                 if headers:
@@ -179,12 +189,13 @@ def check_records(
                     else:
                         at = _skip_headers(data, at, headers, index)
                 if at != body_end:
-                    raise _invalid("its length is not that of its fields", index)
+                    raise invalid_record("its length is not that of its fields", index)
                 index += 1
                 if (
                     index >= run_from
                     and count - index >= _RUN_RECORDS_MIN
                     and not headers
+                    and at < end
                     and data[at] == data[start]
                 ):
                     fields = (start, body_at, offset_at, key_at, value_at, at)
@@ -199,16 +210,17 @@ def check_records(
             if index < count:
                 yield
     except IndexError:
-        raise _invalid("it runs past the end of the batch", index) from None
+        raise invalid_record("it runs past the end of the batch", index) from None
     except ValueError as error:
         if isinstance(error, RefusedBatch):
             raise
-        raise _invalid(f"it holds {error}", index) from None
-    if at != end:
+        raise invalid_record(f"it holds {error}", index) from None
+    if at != end and not is_cut:
         raise RefusedBatch(
             ErrorCode.INVALID_RECORD,
             f"The batch holds {end - at} bytes more than its {count} records.",
         )
+    return index, at
 
 
 def run_of_equals(
@@ -291,14 +303,14 @@ def _varint_end(data: bytes, at: int) -> int:
 def _skip_headers(data: bytes, at: int, count: int, index: int) -> int:
     """The position behind `count` headers, which is twice their number."""
     if count & 1:
-        raise _invalid("its header count is negative", index)
+        raise invalid_record("its header count is negative", index)
     for _ in range(count >> 1):
         size = data[at]
         at += 1
         if size > 127:
             size, at = read_rest(data, at, size)
         if size & 1:
-            raise _invalid("a header key is null", index)
+            raise invalid_record("a header key is null", index)
         at += size >> 1
         size = data[at]
         at += 1
@@ -307,7 +319,7 @@ def _skip_headers(data: bytes, at: int, count: int, index: int) -> int:
         if not size & 1:
             at += size >> 1
         elif size != 1:
-            raise _invalid("a header value length is negative", index)
+            raise invalid_record("a header value length is negative", index)
     return at
 
 
@@ -321,5 +333,6 @@ def _skip_many_headers(data: bytes, at: int, count: int, index: int) -> Generato
     return _skip_headers(data, at, count, index)
 
 
-def _invalid(what: str, index: int) -> RefusedBatch:
+def invalid_record(what: str, index: int) -> RefusedBatch:
+    """The refusal of the batch for the record at this place in it, counted from 0."""
     return RefusedBatch(ErrorCode.INVALID_RECORD, f"Record {index}: {what}.", index)

@@ -38,7 +38,7 @@ from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import RefusedBatch
 from quorumd.wire.fast import ProduceHead, parse_produce
 from quorumd.wire.messages.produce import ProduceRequest
-from quorumd.wire.produced import check_produced
+from quorumd.wire.produced import check_produced, timestamp_deltas
 
 UNCOMMITTED_BYTES_MAX = 64 * 2**20
 """What clients may have appended beyond the high watermark before more is refused."""
@@ -201,10 +201,13 @@ class ProduceHandler:
 
     def _check_on(self, batch: PendingBatch, steps: Iterator[None], keys: Keys | None) -> Steps:
         """The rest of the check, which adds to `keys`; keys and condition included."""
+        deltas = timestamp_deltas(batch.header, self._turn_ms)
         try:
             yield from steps
             keys = None if self._judge.window is None else keys or []
-            batch.keyed = yield from self._unpackings.read_keyed(batch.header, batch.data, keys)
+            batch.keyed = yield from self._unpackings.read_keyed(
+                batch.header, batch.data, keys, deltas
+            )
             if batch.is_conditional and not batch.head.acks:
                 raise RefusedBatch(
                     ErrorCode.INVALID_RECORD,

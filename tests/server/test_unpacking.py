@@ -7,6 +7,8 @@ import pytest
 from quorumd.server.requests.unpacking import UNPACKINGS_MAX, Unpackings
 from quorumd.wire.batch_header import read_header
 from quorumd.wire.conditions import IF_UNCHANGED_SINCE, Condition, KeyedBatch
+from quorumd.wire.errors import RefusedBatch
+from quorumd.wire.record_walk import ANY_DELTA
 from quorumd.wire.records import Record, build_batch
 
 LONG = build_batch(
@@ -19,7 +21,7 @@ class Reading:
     """One that is under way, as an event loop has them."""
 
     def __init__(self, unpackings: Unpackings, data: bytes = LONG) -> None:
-        self.steps = unpackings.read_keyed(read_header(data), data, None)
+        self.steps = unpackings.read_keyed(read_header(data), data, None, ANY_DELTA)
         self.result: KeyedBatch | None = None
         self.has_waited = self.has_ended = False
 
@@ -58,7 +60,8 @@ def test_one_that_fails_gives_its_place_back() -> None:
     unpackings = Unpackings()
     data = LONG[:-9] + b"\xff" * 9
     for _ in range(2 * UNPACKINGS_MAX):
-        assert Reading(unpackings, data).end() is None
+        with pytest.raises(RefusedBatch):
+            Reading(unpackings, data).end()
     assert Reading(unpackings).end() == FOUND
 
 
@@ -69,5 +72,5 @@ def test_what_is_small_waits_for_no_other() -> None:
     for codec in range(5):
         batch = build_batch([Record(key=b"k", headers=((IF_UNCHANGED_SINCE, b"7"),))], codec=codec)
         assert Reading(unpackings, batch).end() == FOUND
-    plain = build_batch([Record(key=b"k", value=bytes(2_000_000))], codec=4)
-    assert Reading(unpackings, plain).end() is None
+        plain = build_batch([Record(key=b"k", value=bytes(100_000))], codec=codec)
+        assert Reading(unpackings, plain).end() is None

@@ -172,16 +172,19 @@ def worst_batches() -> Iterator[tuple[str, bytes]]:
 def worst_compressed() -> Iterator[tuple[str, bytes]]:
     """Batches of a megabyte at the most that unpack to very much, or to nothing again and again."""
     body = b"\0\0\0\1" + _varint(2 * UNPACKED_BYTES)
-    # A value, and headers behind it: they have to be looked at.
-    start = _varint(2 * (len(body) + UNPACKED_BYTES + 100)) + body
-    zeros = start + bytes(UNPACKED_BYTES)
+    # A value, and a header behind it.
+    start = _varint(2 * (len(body) + UNPACKED_BYTES + 4)) + body
+    zeros = start + bytes(UNPACKED_BYTES) + b"\2\2h\1"
     yield "gzip", _compressed(1, gzip.compress(zeros))
-    yield (
-        "gzip of too much",
-        _compressed(1, gzip.compress(b"\xff\xff\xff\xff\x0f" + bytes(UNPACKED_BYTES + (8 << 20)))),
-    )
+    more = UNPACKED_BYTES + (8 << 20)
+    body = b"\0\0\0\1" + _varint(2 * more)
+    too_much = _varint(2 * (len(body) + more + 1)) + body + bytes(more + 1)
+    yield "gzip of too much", _compressed(1, gzip.compress(too_much))
     yield "gzip of nothing", _compressed(1, gzip.compress(b"") * (BATCH_BYTES // 20))
     yield "snappy", _compressed(2, pack(2, zeros[: 20 * BATCH_BYTES]))
+    count = BATCH_BYTES // 7
+    records = b"".join(_record(index, b"") for index in range(count))
+    yield "snappy block of many records", _batch(bytes(snappy.compress(records)), count, 2)
     yield "one snappy block", _compressed(2, bytes(snappy.compress(zeros[: 20 * BATCH_BYTES])))
     yield "lz4", _compressed(3, pack(3, zeros))
     large = lz4.frame.compress(zeros, block_size=lz4.frame.BLOCKSIZE_MAX4MB)

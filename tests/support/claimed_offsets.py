@@ -1,4 +1,4 @@
-"""Batches whose records claim other offsets than their places, as a producer can make them by hand."""
+"""Batches whose records claim other offsets than their places, as logs of earlier versions may hold."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def with_payload(
 
 
 def gzip_claiming(deltas: Sequence[int], *, base_offset: int = 0, epoch: int = 1) -> bytes:
-    """A compressed batch that a leader takes, whatever its records claim."""
+    """A compressed batch."""
     payload = pack(CompressionType.GZIP, payload_claiming(deltas))
     return with_payload(
         payload, len(deltas), codec=CompressionType.GZIP, base_offset=base_offset, epoch=epoch

@@ -8,24 +8,21 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-import snappy
 
 from quorumd.wire.conditions import (
-    HELD_BYTES_MAX,
     IF_UNCHANGED_SINCE,
     KEY_BYTES_MAX,
     KEYS_MAX,
     NAMED_KEY,
-    SEARCHED_BYTES_MAX,
     Condition,
     KeyedBatch,
     read_keyed,
 )
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import RefusedBatch
+from quorumd.wire.packed_records import HELD_BYTES_MAX, PAYLOAD_BYTES_MAX
 from quorumd.wire.record_walk import is_plain_record, plain_record_key
 from quorumd.wire.records import BATCH_OVERHEAD, Record, build_batch, read_header
-from quorumd.wire.unpacked_size import BLOCK_BYTES_MAX
 
 CODECS = range(5)
 SINCE = (IF_UNCHANGED_SINCE, b"7")
@@ -136,58 +133,19 @@ def test_keys_of_the_greatest_length_and_a_named_one_alone_are_permitted() -> No
     assert read(conditional(None, SINCE, (NAMED_KEY, b"n"))) is not None
 
 
+@pytest.mark.parametrize("wants_keys", [False, True])
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_what_does_not_unpack_has_no_condition_and_no_known_keys(codec: int) -> None:
+def test_what_does_not_unpack_to_its_records_is_refused(codec: int, *, wants_keys: bool) -> None:
     data = build_batch([Record(key=b"k", value=bytes(range(256)))], codec=codec)[:-9] + b"\xff" * 9
-    assert read(data=data) is None
-    assert read(data=data, wants_keys=True) == KeyedBatch(None, None)
-
-
-def test_a_condition_that_is_seen_but_cannot_be_read_is_refused() -> None:
-    data = bytearray(build_batch([conditional(), Record(key=b"b")], codec=1))
-    data[57:61] = (3).to_bytes(4, "big")  # the count of records
-    with pytest.raises(RefusedBatch, match="condition cannot be read"):
-        read(data=bytes(data))
-
-
-def test_a_compressed_record_that_claims_another_place_is_not_trusted() -> None:
-    from quorumd.wire.compression import pack
-
-    data = build_batch([Record(key=b"a"), Record(key=b"b")])
-    payload = bytearray(data[61:])
-    payload[3] = 2  # the first record's offset delta is 1
-    moved = bytearray(data[:61])
-    moved[22] = 1
-    assert read(data=_sized(moved, pack(1, bytes(payload))), wants_keys=True) == KeyedBatch(
-        None, None
-    )
-
-
-def _sized(head: bytearray, payload: bytes) -> bytes:
-    head[8:12] = (61 - 12 + len(payload)).to_bytes(4, "big")
-    return bytes(head) + payload
-
-
-@pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_where_keys_are_not_wanted_no_more_is_unpacked_than_can_hold_the_condition(
-    codec: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A record without headers says so before its value; one with headers ends before the next one."""
-    unpacked = _count_unpacked(monkeypatch)
-    others = [Record(key=b"k%d" % i, value=bytes(range(256)) * 40) for i in range(100)]
-    plain = Record(key=b"k", value=bytes(2_000_000))
-    traced = Record(key=b"k", value=bytes(100_000), headers=(("trace", b"t" * 100),))
-    assert read(plain, *others, codec=codec) is None
-    assert unpacked() <= 128 * 1024
-    assert read(traced, *others, codec=codec) is None
-    assert unpacked() <= 256 * 1024
-    assert read(conditional(), *others, codec=codec) is not None
+    with pytest.raises(RefusedBatch) as refused:
+        read(data=data, wants_keys=wants_keys)
+    assert refused.value.error is ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("codec", [1, 3, 4])
 def test_a_batch_may_unpack_to_much_where_it_has_no_condition(codec: int) -> None:
-    record = Record(key=b"k", value=bytes(SEARCHED_BYTES_MAX))
+    record = Record(key=b"k", value=bytes(PAYLOAD_BYTES_MAX - 100))
     assert read(record, codec=codec) is None
     assert read(Record(key=b"a"), record, codec=codec) is None
     assert read(record, codec=codec, wants_keys=True) == KeyedBatch(None, None)
@@ -209,8 +167,8 @@ def test_a_condition_on_what_unpacks_to_too_much_is_refused(
         with pytest.raises(RefusedBatch, match=r"^Record 0: .*unpacks to more than") as refused:
             read(*records, codec=codec, wants_keys=wants_keys)
         assert refused.value.error is ErrorCode.INVALID_RECORD
-    far = conditional()._replace(value=bytes(SEARCHED_BYTES_MAX))
-    with pytest.raises(RefusedBatch, match="Send it without headers") as refused:
+    far = conditional()._replace(value=bytes(PAYLOAD_BYTES_MAX))
+    with pytest.raises(RefusedBatch, match="Send smaller batches") as refused:
         read(far, codec=codec, wants_keys=wants_keys)
     assert refused.value.error is ErrorCode.MESSAGE_TOO_LARGE
 
@@ -239,28 +197,6 @@ def test_little_is_held_of_what_unpacks_to_much_and_only_mentions_the_header(
     assert found == [KeyedBatch(None, None) if wants_keys else None]
     assert most_in_a_step <= 128 * 1024, "one chunk"
     assert most_held < 2 * HELD_BYTES_MAX
-
-
-def test_how_much_is_unpacked_before_the_headers_is_limited() -> None:
-    """A key of any size is in front of what says how long the value is."""
-    long = Record(key=bytes(SEARCHED_BYTES_MAX + 1), value=b"", headers=(("trace", b"t" * 100),))
-    with pytest.raises(RefusedBatch, match="Send it without headers") as refused:
-        read(long, codec=4)
-    assert refused.value.error is ErrorCode.MESSAGE_TOO_LARGE
-    assert read(long._replace(headers=()), codec=4) is None
-
-
-def test_a_snappy_block_that_takes_long_to_unpack_is_refused() -> None:
-    def batch(size: int) -> bytes:
-        data = bytearray(build_batch([Record(value=bytes(size))], codec=2))
-        return _sized(
-            data[:61], bytes(snappy.compress(build_batch([Record(value=bytes(size))])[61:]))
-        )
-
-    assert read(data=batch(BLOCK_BYTES_MAX - 100)) is None
-    with pytest.raises(RefusedBatch, match=r"at most 4194304 .* another compression") as refused:
-        read(data=batch(BLOCK_BYTES_MAX))
-    assert refused.value.error is ErrorCode.MESSAGE_TOO_LARGE
 
 
 def test_many_headers_are_read_in_steps() -> None:
@@ -307,9 +243,22 @@ def test_a_mark_that_two_chunks_share_is_found() -> None:
         assert found.condition == Condition(7, ()), size
 
 
-@pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_a_condition_behind_the_first_record_is_seen_where_keys_are_wanted(codec: int) -> None:
-    records = [Record(key=b"a"), conditional()]
-    with pytest.raises(RefusedBatch, match=r"^Record 1: .*first record of a batch"):
-        read(*records, codec=codec, wants_keys=True)
-    assert read(*records, codec=codec) is None
+@pytest.mark.parametrize("wants_keys", [False, True])
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("place", [1, 700])
+def test_a_condition_behind_the_first_record_is_refused(
+    place: int, codec: int, *, wants_keys: bool
+) -> None:
+    records = [*[Record(key=b"a")] * place, conditional()]
+    with pytest.raises(RefusedBatch, match=rf"^Record {place}: .*first record of a batch"):
+        read(*records, codec=codec, wants_keys=wants_keys)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_key_is_named_beside_the_condition_alone_wherever_a_part_begins(codec: int) -> None:
+    others = [Record(key=b"a", value=NAMED_KEY.encode())] * 700
+    named = Record(key=b"a", headers=((NAMED_KEY, b"n"),))
+    assert read(Record(key=b"a"), *others, named, codec=codec) is None
+    assert read(conditional(), *others, codec=codec) is not None
+    with pytest.raises(RefusedBatch, match=r"^Record 701: .*quorumd.key belongs to the first"):
+        read(conditional(), *others, named, codec=codec)

@@ -16,9 +16,9 @@ from quorumd.wire.batch_header import BATCH_OVERHEAD, LOG_OVERHEAD, BatchHeader
 from quorumd.wire.compression import CompressionType
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import RefusedBatch
-from quorumd.wire.produced import MAX_AHEAD_MS, check_produced
+from quorumd.wire.packed_records import UNPACKED_BYTES_MAX
+from quorumd.wire.produced import MAX_AHEAD_MS, check_produced, timestamp_deltas
 from quorumd.wire.records import Record, build_batch
-from quorumd.wire.unpacked_size import UNPACKED_BYTES_MAX
 
 NOW = 1_700_000_000_000
 LATEST = NOW + MAX_AHEAD_MS
@@ -419,13 +419,12 @@ def test_what_counts_are_the_timestamps_of_records(
         assert refused(bytes(data))[0] is ErrorCode.INVALID_TIMESTAMP
 
 
-def test_a_base_timestamp_ahead_of_the_clock_is_refused_where_records_are_not_unpacked() -> None:
-    for base, is_taken in ((LATEST, True), (LATEST + 1, False)):
-        data = made((ATTRIBUTES, 1), (BASE_TIMESTAMP, base))
-        if is_taken:
-            assert check(data).codec == 1
-        else:
-            assert refused(data)[0] is ErrorCode.INVALID_TIMESTAMP
+def test_timestamps_of_packed_records_are_checked_where_they_are_unpacked() -> None:
+    for base in (LATEST, LATEST + 1):
+        header = check(made((ATTRIBUTES, 1), (BASE_TIMESTAMP, base)))
+        deltas = timestamp_deltas(header, NOW)
+        assert (LATEST - base in deltas, LATEST + 1 - base in deltas) == (True, False)
+        assert (EARLIEST - base in deltas, EARLIEST - 1 - base in deltas) == (True, False)
 
 
 @pytest.mark.parametrize("seed", range(20))
