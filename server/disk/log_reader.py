@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from quorumd.storage.errors import DamagedLog
+from quorumd.storage.errors import DamagedLog, DiskFailed
 from quorumd.storage.log import Log
 
 T = TypeVar("T")
@@ -19,12 +19,13 @@ T = TypeVar("T")
 class LogReader:
     """See the module's docstring. All methods are for the event loop's thread.
 
-    `on_damage` gets the damage that `read` has found, before its result is handed over.
+    `on_unreadable` gets the damage that `read` has found, or the failure of the disk, before its result is
+    handed over.
     """
 
-    def __init__(self, log: Log, on_damage: Callable[[DamagedLog], None]) -> None:
+    def __init__(self, log: Log, on_unreadable: Callable[[DamagedLog | DiskFailed], None]) -> None:
         self._log = log
-        self._on_damage = on_damage
+        self._on_unreadable = on_unreadable
         self._loop = asyncio.get_running_loop()
         self._reads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
         self._look_ups = ThreadPoolExecutor(max_workers=1, thread_name_prefix="look-ups")
@@ -45,8 +46,8 @@ class LogReader:
         """The same from disk; `done` gets the bytes, or what went wrong, on the event loop."""
 
         def read(outcome: bytes | BaseException) -> None:
-            if isinstance(outcome, DamagedLog):
-                self._on_damage(outcome)
+            if isinstance(outcome, (DamagedLog, DiskFailed)):
+                self._on_unreadable(outcome)
             done(outcome)
 
         self.run(lambda: self._log.read(offset, max_bytes, end_offset), read)

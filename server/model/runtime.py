@@ -15,7 +15,7 @@ from quorumd.server.model.disk_jobs import Disk, DiskListener, Files
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerCall, PeerListener
 from quorumd.server.model.snapshot_builds import Builder
-from quorumd.storage.errors import DamagedLog
+from quorumd.storage.errors import DamagedLog, DiskFailed
 from quorumd.storage.log import Log
 
 T = TypeVar("T")
@@ -98,6 +98,6 @@ class Runtime:
     """Call at the end of this turn of the event loop."""
     call_at: Callable[[float, Callable[[], None]], TimerHandle]
     disk: Callable[[Files, DiskListener], PartitionDisk]
-    reader: Callable[[Log, Callable[[DamagedLog], None]], Reader]
+    reader: Callable[[Log, Callable[[DamagedLog | DiskFailed], None]], Reader]
     peer_channel: PeerChannelFactory
     build: Builder

@@ -49,7 +49,7 @@ from quorumd.server.requests.take_snapshot import take_snapshot
 from quorumd.server.snapshots.manager import SnapshotManager
 from quorumd.server.snapshots.settings import SnapshotSettings
 from quorumd.server.translate.unknown_records import KafkaNews, news_of
-from quorumd.storage.errors import DamagedLog, DamagedSnapshot, StorageError
+from quorumd.storage.errors import DamagedLog, DamagedSnapshot, DiskFailed, StorageError
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.snapshot_store import SnapshotNotFound
@@ -122,7 +122,7 @@ class Partition:
             recovered.producers,
         )
         self.producers.commit(stored.applied_offset)
-        self.reader = runtime.reader(self.log, self.on_damage)
+        self.reader = runtime.reader(self.log, self.on_unreadable)
         self.disk = runtime.disk(Files(self.log, self.store, hooks.save_state), self)
         self.node = RaftNode(settings.raft, stored, log_view(recovered), runtime.draw)
         self._drift = KafkaDrift(metrics)
@@ -317,12 +317,14 @@ class Partition:
     def on_disk_failed(self, error: BaseException) -> None:
         self._hooks.fail("the disk failed", error)
 
-    def on_damage(self, error: DamagedLog) -> None:
+    def on_unreadable(self, error: DamagedLog | DiskFailed) -> None:
         """What is committed is promised: a node that cannot read it must neither lead nor count as a copy.
 
-        The rest is still to be written, or to be truncated.
+        Of damage the rest is still to be written, or to be truncated.
         """
-        if error.offset is not None and error.offset < self.view.committed_offset:
+        if isinstance(error, DiskFailed):
+            self.on_disk_failed(error)
+        elif error.offset is not None and error.offset < self.view.committed_offset:
             self._hooks.fail("the log is damaged", error)
 
     def on_disk_full(self, is_full: bool) -> None:

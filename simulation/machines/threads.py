@@ -25,7 +25,7 @@ from quorumd.server.model.disk_jobs import DiskListener, Files, Job, StoreChunk,
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.snapshots.build_subprocess import damaged_snapshot
 from quorumd.server.snapshots.snapshot_builder import BuiltSnapshot, SnapshotBuilder
-from quorumd.storage.errors import DamagedLog, StorageError
+from quorumd.storage.errors import DamagedLog, DiskFailed, StorageError
 from quorumd.storage.log import Log
 from simulation.checkers.copies import Copies
 from simulation.machines.process import Process
@@ -219,10 +219,12 @@ class SimBuild:
 class SimReader:
     """A `quorumd.server.model.runtime.Reader`."""
 
-    def __init__(self, process: Process, log: Log, on_damage: Callable[[DamagedLog], None]) -> None:
+    def __init__(
+        self, process: Process, log: Log, on_unreadable: Callable[[DamagedLog | DiskFailed], None]
+    ) -> None:
         self._process = process
         self._log = log
-        self._on_damage = on_damage
+        self._on_unreadable = on_unreadable
 
     def cached(
         self, offset: int, max_bytes: int, end_offset: int
@@ -237,8 +239,8 @@ class SimReader:
         done: Callable[[bytes | BaseException], None],
     ) -> None:
         def read(outcome: bytes | BaseException) -> None:
-            if isinstance(outcome, DamagedLog):
-                self._on_damage(outcome)
+            if isinstance(outcome, (DamagedLog, DiskFailed)):
+                self._on_unreadable(outcome)
             done(outcome)
 
         self.run(lambda: self._log.read(offset, max_bytes, end_offset), read)

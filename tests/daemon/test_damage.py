@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumd import QuorumAdmin, QuorumClient
+from quorumd import QuorumClient
 from quorumd.storage.reader import FoundBatch, LogFile
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load
@@ -128,18 +128,13 @@ def test_a_flipped_byte_in_a_closed_segment_stops_the_start_and_is_named(
     assert "format a new directory" in text
 
 
-async def lead(quorum: Cluster, node: int) -> None:
-    async with QuorumAdmin(quorum.bootstrap) as admin:
-        await admin.transfer_leader(node)
-
-
 def test_a_byte_that_is_flipped_under_a_leader_ends_it_once_somebody_reads_there(
     quorum: Cluster, victim: Path
 ) -> None:
     """Started before the damage, it reads what is old from the disk; the others have it unharmed."""
     quorum.start(VICTIM)
     quorum.wait_ready()
-    asyncio.run(lead(quorum, VICTIM))
+    quorum.lead(VICTIM)
     closed = segments(victim)[1]
     found = batches(closed)
     damaged = found[len(found) // 2]

@@ -1,7 +1,8 @@
-"""A disk that fills up or hangs, or whose syncs fail, under one node of a quorum that is written to."""
+"""A disk that fills up, hangs, or fails syncs or reads, under one node of a quorum that is written to."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import quorumd
+from quorumd import QuorumClient
 from quorumd.wire.error_codes import ErrorCode
 from tests.clients.librdkafka import LibrdkafkaProducer
 from tests.support.live_cluster import Cluster, running_cluster
@@ -215,10 +218,11 @@ SHIM = r"""
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 /* fdatasync fails with EIO as long as the file named by FAIL_SYNCS is there, and does not return as long as
-   that named by HOLD_SYNCS is. */
+   that named by HOLD_SYNCS is. pread fails so because of FAIL_READS. */
 int fdatasync(int fd) {
     static int (*real)(int);
     if (!real) real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
@@ -226,6 +230,14 @@ int fdatasync(int fd) {
     while (held && access(held, F_OK) == 0) usleep(10000);
     if (marker && access(marker, F_OK) == 0) { errno = EIO; return -1; }
     return real(fd);
+}
+
+ssize_t pread64(int fd, void *data, size_t size, off64_t at) {
+    static ssize_t (*real)(int, void *, size_t, off64_t);
+    if (!real) real = (ssize_t (*)(int, void *, size_t, off64_t))dlsym(RTLD_NEXT, "pread64");
+    const char *marker = getenv("FAIL_READS");
+    if (marker && access(marker, F_OK) == 0) { errno = EIO; return -1; }
+    return real(fd, data, size, at);
 }
 """
 
@@ -312,6 +324,39 @@ def test_nothing_is_acknowledged_that_only_failed_syncs_would_have_kept(
         load.assert_nothing_lost(*quorum.ids)
     finally:
         quorum.kill_all()
+
+
+def test_a_leader_that_cannot_read_its_log_ends_and_the_next_one_serves_who_asked(
+    folder: Path, shim: Path
+) -> None:
+    marker = folder.parent / "fail-reads"
+    victim = 1
+    with running_cluster(folder) as quorum:
+        asyncio.run(append(quorum))
+        quorum.stop(victim)
+        # What is appended before it started is not in its memory.
+        quorum.start_with(victim, environ={"LD_PRELOAD": str(shim), "FAIL_READS": str(marker)})
+        quorum.wait_ready()
+        quorum.lead(victim)
+        marker.touch()
+        assert asyncio.run(read(quorum)) == b"v"
+        ended = quorum.wait_exit(victim)
+        assert ended.exit_code == FAILED
+        assert "ERROR node  the disk failed" in ended.output
+        assert "reading failed: Input/output error" in ended.output
+        assert ".log" in ended.output
+        assert "Traceback" not in ended.output
+
+
+async def append(quorum: Cluster) -> None:
+    async with QuorumClient(quorum.bootstrap) as client:
+        await client.append([quorumd.Record(value=b"v")])
+
+
+async def read(quorum: Cluster) -> bytes | None:
+    """The value of the first record."""
+    async with QuorumClient(quorum.bootstrap) as client:
+        return next((await client.fetch(0, timeout_ms=20_000)).records).value
 
 
 # -- syncs that do not return

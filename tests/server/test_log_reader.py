@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quorumd.server.disk.log_reader import LogReader
-from quorumd.storage.errors import DamagedLog
+from quorumd.storage.errors import DamagedLog, DiskFailed
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.log import Log
 from tests.storage.helpers import append, batch, open_log, undamaged
@@ -48,8 +48,15 @@ def test_what_goes_wrong_is_handed_over(tmp_path: Path, way: str) -> None:
 
 
 @pytest.mark.pure
-def test_damage_is_told_before_the_read_that_found_it_gets_its_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error",
+    [
+        DamagedLog("flipped", path=Path("x.log"), offset=7),
+        DiskFailed("EIO", path=Path("x"), remedy="-"),
+    ],
+)
+def test_what_cannot_be_read_is_told_before_the_read_gets_its_result(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
         told: list[object] = []
@@ -57,7 +64,7 @@ def test_damage_is_told_before_the_read_that_found_it_gets_its_result(
         is_done = asyncio.Event()
 
         def find(*_: int) -> bytes:
-            raise DamagedLog("flipped", path=tmp_path, offset=7)
+            raise error
 
         monkeypatch.setattr(Log, "read", find)
 
@@ -67,9 +74,7 @@ def test_damage_is_told_before_the_read_that_found_it_gets_its_result(
 
         reader.read(0, 1, 1, done)
         await is_done.wait()
-        first, second = told
-        assert first is second
-        assert isinstance(first, DamagedLog)
+        assert told == [error, error]
         reader.close()
 
     run(work())

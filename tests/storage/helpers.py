@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from quorumd.storage.errors import DamagedLog
+from quorumd.storage.errors import StorageError
 from quorumd.storage.filesystem import FileSystem, replace_file
 from quorumd.storage.layout import snapshot_path
 from quorumd.storage.log import Log
@@ -89,7 +89,7 @@ def open_log(
     )
 
 
-def undamaged(error: DamagedLog) -> None:
+def undamaged(error: StorageError) -> None:
     """For a reader of a log that nobody damages."""
     raise AssertionError(error)
 

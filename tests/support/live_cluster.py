@@ -6,6 +6,7 @@ pages and its files. Nothing survives the test process: the kernel kills the nod
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.error import HTTPError
 
+from quorumd import QuorumAdmin
 from quorumd.storage.errors import StorageError
 from quorumd.storage.layout import LOG_SUFFIX, PARTITION_DIRECTORY
 from quorumd.storage.reader import TailKind, find_files
@@ -339,6 +341,15 @@ class Cluster:
             return False
         except OSError:
             return False
+
+    def lead(self, node: int) -> None:
+        """Have this node lead, if it can."""
+
+        async def transfer() -> None:
+            async with QuorumAdmin(self.bootstrap) as admin:
+                await admin.transfer_leader(node)
+
+        asyncio.run(transfer())
 
     # -- waiting
 
