@@ -6,6 +6,7 @@ in is not resolved again. Unlike in Kafka, a reference that cannot be resolved i
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -76,16 +77,17 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
 
 def _text_of(path: Path) -> str:
     try:
-        raw = read_regular_file(path, MAX_FILE_BYTES + 1)
-        text = raw.decode()
+        text = read_regular_file(path, MAX_FILE_BYTES).decode()
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise BadValue(
+                f"{path} is larger than {MAX_FILE_BYTES} bytes: is it the right file?"
+            ) from None
         raise BadValue(
             f"{path} cannot be read ({error.strerror}): check the path and its permissions"
         ) from None
     except ValueError:
         raise BadValue(f"{path} is no UTF-8 text: is it the right file?") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise BadValue(f"{path} is larger than {MAX_FILE_BYTES} bytes: is it the right file?")
     if not text.strip():
         raise BadValue(f"{path} is empty: write the value into it")
     return text

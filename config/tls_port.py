@@ -56,6 +56,23 @@ class TlsPort(NamedTuple):
         referred = (path for each in self.references.values() for path in each.files)
         return (*(path for path in stores if path is not None), *referred)
 
+    def has_stores_of(self, other: TlsPort) -> bool:
+        """Both read the same keys, certificates, CAs and revocation lists."""
+        own, theirs = (
+            (
+                tls.ssl_keystore_type,
+                tls.ssl_keystore_location,
+                tls.ssl_keystore_certificate_chain,
+                tls.ssl_keystore_key,
+                tls.ssl_truststore_type,
+                tls.ssl_truststore_location,
+                tls.ssl_truststore_certificates,
+                tls.ssl_crl_location,
+            )
+            for tls in (self.tls, other.tls)
+        )
+        return own == theirs
+
     def read(self) -> TlsConfig:
         """`tls`, with what references stand for now. Raises BadValue."""
         return replace(self.tls, **{name: each.value() for name, each in self.references.items()})

@@ -274,26 +274,30 @@ class _Checks:
                 yield CRL, text
 
     def by_openssl(self) -> Iterator[KeyProblem]:
-        """What OpenSSL refuses beside that: this side, as a node, has a handshake with itself."""
+        """What OpenSSL refuses beside that: a server has a handshake with itself, or with a stranger."""
         try:
             Contexts(self.tls, self.material, is_server=self.is_server)
             if self.is_peers:
-                self._shake_hands()
+                self._shake_hands(self.material, ClientAuth.REQUIRED)
+            elif self.is_server:
+                stranger = Material(None, (), roots=self.material.chain)
+                self._shake_hands(stranger, ClientAuth.NONE)
         except CertificateProblem as error:
             yield KEYSTORE, f"{key_place(self.tls)}: {error}"
 
-    def _shake_hands(self) -> None:
+    def _shake_hands(self, client: Material, client_auth: ClientAuth) -> None:
         """Raises CertificateProblem."""
         to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
         ends: list[ssl.SSLObject] = []
         for is_server in (True, False):
             tls = replace(
                 self.tls,
-                ssl_client_auth=ClientAuth.REQUIRED,
+                ssl_client_auth=client_auth,
                 ssl_endpoint_identification_algorithm="",
             )
+            material = self.material if is_server else client
             context = make_context(
-                tls, self.material, is_server=is_server, versions=spoken_versions(tls)
+                tls, material, is_server=is_server, versions=spoken_versions(tls)
             )
             incoming, outgoing = (to_server, to_client) if is_server else (to_client, to_server)
             ends.append(context.wrap_bio(incoming, outgoing, server_side=is_server))

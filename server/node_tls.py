@@ -22,6 +22,7 @@ from quorumd.security.errors import CertificateProblem, HandshakeOutcome
 from quorumd.security.expiry import Expiry, expiries
 from quorumd.security.handshakes import Handshakes
 from quorumd.security.identity import Identity
+from quorumd.security.material import Material
 from quorumd.security.reload import WatchedSet, Watcher
 from quorumd.security.tls_stream import TlsStream, secured
 from quorumd.server.certificate_checks import port_problems, port_warnings, secret_warnings
@@ -91,9 +92,17 @@ class NodeTls:
             own = Credentials(port.tls, is_server=False, material=credentials.material)
             users.append(own)
             self.links = LinkSecurity(own, self._handshakes, self._rights)
-        problems = partial(port_problems, port, self._rights, self._config.node_id)
-        watched = WatchedSet(port, users, problems)
+        watched = WatchedSet(port, users, partial(self._problems, port))
         self._sides[port.name] = _Side(port, credentials, watched)
+
+    def _problems(self, port: TlsPort, material: Material) -> list[tuple[str, str]]:
+        """What is wrong with a new set: it counts for all that have the same stores, or for none."""
+        found = (
+            port_problems(each, self._rights, self._config.node_id, material)
+            for each in self._config.tls_ports
+            if each.has_stores_of(port)
+        )
+        return list(dict.fromkeys(problem for problems in found for problem in problems))
 
     @property
     def sides(self) -> Mapping[str, Credentials]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from quorumd.config.regular_file import STORE_BYTES_MAX
 from quorumd.config.tls import ClientAuth, TlsConfig
 from quorumd.security.checks import problems_of, warnings_of
 from quorumd.security.material import read_material
@@ -177,6 +180,41 @@ def test_a_key_for_rsa_pss_alone(tmp_path: Path) -> None:
     tls = TlsConfig(ssl_keystore_location=store, ssl_truststore_location=store)
     found = problems(tls, hosts=(), is_peers=False)
     assert "take one for RSA, ECDSA or Ed25519" in only(found, "ssl.keystore.location")
+
+
+@pytest.mark.parametrize("curve", [ec.BrainpoolP256R1(), ec.SECP256K1()], ids=lambda it: it.name)
+@pytest.mark.parametrize("is_peers", [False, True])
+def test_a_curve_that_no_client_offers(
+    tmp_path: Path, curve: ec.EllipticCurve, *, is_peers: bool
+) -> None:
+    key = ec.generate_private_key(curve)
+    tls = configured(tmp_path, CA.issue("node", HOSTS, key=key), CA)
+    text = only(problems(tls, is_peers=is_peers), "ssl.keystore.location")
+    assert "no cipher suite, curve or signature algorithm in common" in text
+
+
+def test_suites_for_another_kind_of_key(tmp_path: Path) -> None:
+    tls = replace(
+        configured(tmp_path, NODE, CA),
+        ssl_enabled_protocols=("TLSv1.2",),
+        ssl_cipher_suites=("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",),
+    )
+    for is_peers in (False, True):
+        text = only(problems(tls, is_peers=is_peers), "ssl.keystore.location")
+        assert "in common with this side (ssl.cipher.suites)" in text
+
+
+def test_a_file_that_is_too_large_is_no_store(tmp_path: Path) -> None:
+    tls = configured(tmp_path, NODE, CA)
+    assert tls.ssl_keystore_location is not None
+    for more, is_sound in ((0, True), (1, False)):
+        os.truncate(tls.ssl_keystore_location, STORE_BYTES_MAX + more)
+        found = problems(tls)
+        if is_sound:
+            assert found == []
+        else:
+            text = only(found, "ssl.keystore.location")
+            assert "cannot be read: it is larger than 67108864 bytes" in text
 
 
 def test_a_client_may_have_another_ca_than_the_listener(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 from quorumd.config.errors import ConfigError
 from quorumd.config.load import load
 from quorumd.config.model import Config
-from quorumd.config.tls_port import TlsPort
+from quorumd.config.tls_port import HTTP, TlsPort
 from quorumd.security.handshakes import Handshakes
 from quorumd.security.material import read_material
+from quorumd.security.reload import Outcome
 from quorumd.server.certificate_checks import (
     certificate_problems,
     certificate_report,
@@ -39,9 +41,9 @@ class Files:
     """The certificate of node 1, and the CA's."""
 
     def __init__(self, folder: Path, name: str = "quorumd-1") -> None:
-        ca = Authority()
-        (folder / "ca.pem").write_bytes(ca.pem)
-        ca.issue(name, ["db1"]).write(folder / "node.pem")
+        self.ca = Authority()
+        (folder / "ca.pem").write_bytes(self.ca.pem)
+        self.ca.issue(name, ["db1"]).write(folder / "node.pem")
         self.folder = folder
 
     def load(self, extra: str = "") -> Config:
@@ -315,6 +317,23 @@ def test_a_listener_takes_nodes_by_the_cas_and_rules_of_the_peers_listener_alone
     assert node.may_speak_for("CLIENTS", "User:CN=quorumd-2", 2) is takes
     assert node.takes_nodes("CONTROLLER")
     assert not node.may_speak_for("CONTROLLER", "User:CN=quorumd-2", 1)
+
+
+@pytest.mark.parametrize("own_store", ["", "http.ssl.keystore.location: http.pem\n"])
+def test_a_new_set_counts_for_all_that_have_the_same_stores_or_for_none(
+    files: Files, own_store: str
+) -> None:
+    """The listener of the nodes has to be named by its host; HTTP is dialled under any name."""
+    shutil.copy(files.folder / "node.pem", files.folder / "http.pem")
+    keys = f"http.listen: 127.0.0.1:8080\nhttp.security.protocol: SSL\n{own_store}"
+    node = NodeTls(files.load(keys), Metrics(), Handshakes(lambda ip: False))
+    for name in ("node.pem", "http.pem"):
+        files.ca.issue("quorumd-1", ["elsewhere"]).write(files.folder / name)
+    own, http = (node._sides[name].watched.reload(at_once=True) for name in ("CONTROLLER", HTTP))
+    assert own.outcome is Outcome.BAD
+    assert "names elsewhere" in own.problems[0]
+    assert http.outcome is (Outcome.LOADED if own_store else Outcome.BAD)
+    assert http.problems == (() if own_store else own.problems)
 
 
 def test_links_that_do_not_look_at_the_host_are_warned_of(files: Files) -> None:
