@@ -136,13 +136,15 @@ async def _read(
     timeout_ms: int,
 ) -> KeyValueMap:
     from quorumd.client.client import LATEST
+    from quorumd.client.conditional import NO_TIMESTAMP
     from quorumd.client.view import KeyValueMap
     from quorumd.wire.records import Record
 
     view = KeyValueMap(key_filter=key_filter)
     async with target.client(timeout_ms) as client:
         if linearizable:
-            (offset,) = await client.append([Record(value=NO_OP)])
+            # Without a time it is taken, however far the clocks are apart.
+            (offset,) = await client.append([Record(timestamp=NO_TIMESTAMP, value=NO_OP)])
             committed_offset = offset + 1
         else:
             committed_offset = (await client.list_offsets(LATEST)).offset
