@@ -331,9 +331,13 @@ class Partition:
         self.health.is_disk_full = is_full
         if is_full:
             LOG.error("the disk is full: nothing is appended until there is space again")
-            self.handle(ResignationRequested(reason="the disk is full", shutting_down=False))
+            self._give_lead_away_if_full()
         else:
             LOG.info("there is space on the disk again")
+
+    def _give_lead_away_if_full(self) -> None:
+        if self.health.is_disk_full:
+            self.handle(ResignationRequested(reason="the disk is full", shutting_down=False))
 
     def on_chunk_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
         LOG.error("there is no room for the leader's snapshot: what was copied is deleted")
@@ -358,7 +362,11 @@ class Partition:
         self._note_election(effect)
         self._registration.on_role()
         self._witness_lead.on_role()
-        if effect.role is not Role.LEADER:
+        if effect.role is Role.LEADER:
+            if self.health.is_disk_full:
+                # It was elected because the others were away.
+                self._runtime.call_soon(self._give_lead_away_if_full)
+        else:
             self.produce_handler.on_leadership_lost()
             self.fetch_handler.on_leadership_lost()
         self._progress.set()

@@ -1,0 +1,64 @@
+"""A leader whose disk is full gives leadership away, and again where it is elected all the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quorumd.storage.directory import RESERVE_BYTES
+from simulation.machines.machine import Machine
+from simulation.scenario import Scenario, settings_of
+
+pytestmark = pytest.mark.sim
+
+SETTINGS = replace(settings_of(), segment_bytes=8192, batch_bytes_max=4096)
+ROOM_BYTES = 400
+
+
+def is_full(machine: Machine) -> bool:
+    process = machine.process
+    assert process is not None
+    return process.partition.health.is_disk_full
+
+
+def fill(scenario: Scenario, machine: Machine) -> None:
+    """What is reserved is room for small files alone; what was written ahead of time, for some records."""
+    machine.disk.capacity_bytes = machine.disk.used_bytes - RESERVE_BYTES + ROOM_BYTES
+    for _ in range(50):
+        for _ in range(8):  # more than there is room for, at once
+            scenario.append(machine)
+        scenario.run(5, lambda: is_full(machine))
+        if is_full(machine):
+            return
+    raise AssertionError("there is room still")
+
+
+def is_elected(scenario: Scenario) -> bool:
+    leader = scenario.cluster.leader_machine()
+    return leader is not None and scenario.node(leader).epoch > 1
+
+
+def is_led_by_one_with_space(scenario: Scenario) -> bool:
+    return scenario.is_led(after_epoch=1) and not is_full(scenario.leader)
+
+
+def test_a_node_whose_disk_is_full_does_not_stay_the_leader() -> None:
+    """The others were away when it resigned, and hear of it when it asks for their votes again."""
+    times, elected_full = [], 0
+    for seed in range(40):
+        scenario = Scenario(seed, SETTINGS)
+        scenario.start()
+        scenario.settle()
+        full = scenario.leader
+        fill(scenario, full)
+        for other in scenario.others(full):
+            other.pause(scenario.random.randint(2_000_000, 6_000_000))
+        scenario.run(20_000, lambda s=scenario: is_elected(s))
+        elected_full += scenario.leader is full and is_full(full)
+        times.append(scenario.run(20_000, lambda s=scenario: is_led_by_one_with_space(s)))
+        full.disk.capacity_bytes = None
+        scenario.settle()
+        scenario.check_end()
+    assert elected_full > 5
+    assert max(times) <= 5_000, sorted(times)
