@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 from quorumd.config.secrets import Secret
 from quorumd.config.tls import StoreType, TlsConfig
 from quorumd.security.errors import UnusableMaterial
-from quorumd.security.material import Material, read_material
+from quorumd.security.material import Material, as_file, read_material
 from tests.support.odd_certificates import HOUR, Authority, Issued, key_pem, now
 
 CA = Authority()
@@ -324,3 +324,12 @@ def test_a_certificate_of_a_version_that_no_library_knows_is_told_with_its_key(
     ((key, text),) = refused(TlsConfig(ssl_truststore_location=path))
     assert key == "ssl.truststore.location"
     assert "is damaged, or of a kind that is not known" in text
+
+
+def test_a_file_in_memory_is_gone_when_it_has_been_read() -> None:
+    with as_file(b"a key") as path:
+        assert Path(path).read_bytes() == b"a key"
+    assert not Path(path).exists()
+    with pytest.raises(ssl.SSLError), as_file(b"no certificate") as path:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    assert not Path(path).exists(), "of what is no certificate, too"

@@ -126,6 +126,32 @@ def test_another_ca_is_new_trust(files: Files, ca: trustme.CA) -> None:
     assert (found.outcome, found.has_new_trust) == (Outcome.LOADED, True)
 
 
+def test_another_revocation_list_is_new_trust(tmp_path: Path) -> None:
+    """Open connections may be of those whose certificate it revokes."""
+    authority = Authority()
+    store, trust, crl = (tmp_path / name for name in ("node.pem", "ca.pem", "crl.pem"))
+    authority.issue().write(store)
+    write(trust, authority.pem)
+    write(crl, authority.crl())
+    tls = TlsConfig(
+        ssl_keystore_location=store, ssl_truststore_location=trust, ssl_crl_location=crl
+    )
+    watched = WatchedSet(TlsPort("SECURE", "", tls), [Credentials(tls, is_server=True)], sound)
+    write(crl, authority.crl(authority.issue("stolen"), number=2))
+    found = watched.reload(at_once=True)
+    assert (found.outcome, found.has_new_trust) == (Outcome.LOADED, True)
+
+
+def test_a_file_that_is_overwritten_and_given_its_old_time_is_seen(files: Files) -> None:
+    """As by `cp --preserve`, or `rsync --inplace`."""
+    assert outcomes(files) == [Outcome.SAME, Outcome.SAME]
+    before = files.store.stat()
+    data = files.store.read_bytes()
+    files.store.write_bytes(data[:-60] + data[-60:].swapcase())
+    os.utime(files.store, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert outcomes(files) == [Outcome.UNSETTLED, Outcome.BAD]
+
+
 def test_a_symbolic_link_that_is_replaced_above_the_file_is_seen(
     tmp_path: Path, ca: trustme.CA
 ) -> None:

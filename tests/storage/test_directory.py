@@ -212,6 +212,13 @@ def test_a_locked_directory_names_the_process() -> None:
     open_directory(fs, ROOT, node_id=1)
 
 
+def test_of_a_former_process_with_a_longer_number_nothing_is_left() -> None:
+    fs = formatted()
+    fs.put(ROOT / ".lock", b"123456789\n")
+    open_directory(fs, ROOT, node_id=1)
+    assert fs.contents(ROOT / ".lock") == b"4711\n"
+
+
 def test_the_lock_is_seen_by_another_process_and_ends_with_it(tmp_path: Path) -> None:
     fs = RealFileSystem()
     format_directory(fs, tmp_path / "data", node_id=1)
@@ -308,6 +315,13 @@ def test_the_reserve_lets_a_full_disk_take_votes() -> None:
     fs.capacity_bytes = None
     directory.save_quorum_state(QuorumState(leader_epoch=20))
     assert len(fs.contents(reserve)) == RESERVE_BYTES
+
+
+def test_a_reserve_that_was_cut_short_is_made_whole() -> None:
+    fs = formatted()
+    fs.put(ROOT / ".reserve", bytes(512))
+    open_directory(fs, ROOT, node_id=1)
+    assert len(fs.contents(ROOT / ".reserve")) == RESERVE_BYTES
 
 
 def test_a_disk_without_any_space_is_full_even_with_the_reserve_spent() -> None:

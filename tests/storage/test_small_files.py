@@ -311,6 +311,20 @@ def test_a_crash_during_a_replacement_leaves_the_old_file_or_the_new_one(
 
 
 @pytest.mark.parametrize("name", SAVES)
+def test_what_a_killed_process_has_left_of_a_longer_file_is_no_part_of_the_new_one(
+    name: str,
+) -> None:
+    save, load_number = SAVES[name]
+    fs, alone = empty_disk(), empty_disk()
+    temporary = {"meta": META, "quorum-state": DIRECTORY / "quorum-state.json"}[name]
+    fs.put(temporary.with_name(f"{temporary.name}.tmp"), b"node.id=7\n" * 100)
+    for each in (fs, alone):
+        save(each, 1)
+    assert fs.contents(temporary) == alone.contents(temporary)
+    assert load_number(fs) == 1
+
+
+@pytest.mark.parametrize("name", SAVES)
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(name: str) -> None:
     save, load_number = SAVES[name]
     fs = empty_disk()

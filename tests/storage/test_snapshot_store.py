@@ -161,6 +161,7 @@ def test_a_part_becomes_a_snapshot_that_survives() -> None:
     copy(store)
     assert store.ids == [FIRST]
     assert store.verify_part(SECOND).id == SECOND
+    assert b"".join(store.part_batches(SECOND)) == contents(SECOND)
     store.complete_part(SECOND)
     assert store.ids == [FIRST, SECOND]
     after = fs.crash(Survival.LOSE, Random(1))
