@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, cast
 
 import pytest
 
 from quorumd.client import AppendFailed, Conflict, QuorumClient, Record
-from quorumd.client.conditional import TOKEN
+from quorumd.client.conditional import TOKEN, append_if_unchanged
+from quorumd.client.errors import RequestRefused
+from quorumd.client.events import BatchCommitted, LogEvent
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.fetch import FetchRequest
 from quorumd.wire.messages.produce import ProduceRequest
@@ -17,6 +19,8 @@ from quorumd.wire.records import build_batch
 from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.quorumd.snapshots import snapshot_bytes
+
+CONFLICT = "Record 0 conflicts: its key was written at offset"
 
 
 def run(work: Callable[[FakeQuorum, QuorumClient], Coroutine[Any, Any, None]]) -> None:
@@ -228,3 +232,41 @@ def test_a_condition_that_is_none_is_not_sent() -> None:
         assert not any(isinstance(request, ProduceRequest) for _, request in quorum.requests)
 
     run(work)
+
+
+def test_nor_one_after_being_sent_back_once_more_when_the_answer_was_lost() -> None:
+    """The first leader reads to an offset before the batch, and the second try is answered at once."""
+    sent: list[Record] = []
+    refusals = [("Read again from offset 2: it is not remembered", True), (f"{CONFLICT} 2,", False)]
+
+    class Client:
+        async def append(self, records: list[Record], **_: Any) -> list[int]:
+            sent.extend(records)
+            said, was_sent_again = refusals.pop(0)
+            refused = RequestRefused("append", ErrorCode.INVALID_RECORD, said)
+            raise AppendFailed(
+                said,
+                acknowledged_count=0,
+                last_offset=-1,
+                unknown_count=1,
+                was_sent_again=was_sent_again,
+            ) from refused
+
+        async def follow(self, *, from_offset: int) -> AsyncGenerator[LogEvent, None]:
+            log = (Record(key=b"other", offset=1), sent[0]._replace(offset=2))
+            for record in log[from_offset - 1 :]:
+                yield BatchCommitted(record.offset, record.offset + 1, 1, 1, (record,))
+
+    async def work() -> None:
+        offsets = await append_if_unchanged(
+            cast(QuorumClient, Client()),
+            [Record(key=b"x")],
+            1,
+            (),
+            timeout_ms=5000,
+            idempotent=True,
+        )
+        assert offsets == [2]
+
+    asyncio.run(work())
+    assert not refusals
