@@ -107,6 +107,18 @@ def test_a_conflict_names_key_and_offset_and_nothing_is_appended(codec: int) -> 
     assert at.texts() == [(number, 0, 3, "")]
 
 
+def test_each_client_is_refused_in_the_version_that_it_speaks() -> None:
+    at = Bench().with_window()
+    at.append(to(batch(b"a")))
+    at.partition.commit(2)
+    at.texts()
+    for version in (8, 9, 12, 8):
+        at.append(to(batch(b"a", since=1)), version)
+        ((_, error, _, text),) = at.texts()
+        assert error == REFUSED
+        assert text.startswith("[0] Record 0 conflicts: its key was written at offset 1"), version
+
+
 def test_a_deletion_is_a_write() -> None:
     at = Bench().with_window()
     at.append(to(build_batch([Record(timestamp=1, key=b"a", value=None)])))

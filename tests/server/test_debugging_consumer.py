@@ -71,6 +71,24 @@ def test_a_leader_shows_it_too_before_it_has_committed_anything_itself(tmp_path:
     with_bench(tmp_path, work, committed_offset=8, has_committed_in_epoch=False)
 
 
+def spoil(folder: Path) -> None:
+    """The first batch of the log."""
+    (path,) = folder.glob("*.log")
+    with path.open("r+b") as file:
+        file.write(bytes(BATCH_BYTES))
+
+
+def test_damage_that_it_finds_is_no_damage_for_the_node(tmp_path: Path) -> None:
+    """It looks for damage, and goes on behind it."""
+
+    async def work(at: Bench) -> None:
+        spoil(tmp_path)
+        assert only(await at.fetch(debugging(0))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert offsets(only(await at.fetch(debugging(1))))[0] == 1
+
+    with_bench(tmp_path, work, is_cached=False)
+
+
 @pytest.mark.parametrize("replica_id", [-1, -3, -(2**31), 7])
 @pytest.mark.parametrize("version", [11, 18])
 def test_any_other_number_is_a_consumer_as_before(

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 
+from quorumd.raft.log_view import LogView
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA
 from quorumd.server.net.connection import Connection
@@ -235,6 +236,18 @@ def test_a_consumer_whose_last_record_is_not_in_the_log_is_told_where_it_parts(
     with_bench(tmp_path, work)
 
 
+def test_one_whose_epoch_this_log_never_had_parts_from_it_even_where_an_epoch_begins(
+    tmp_path: Path,
+) -> None:
+    async def work(at: Bench) -> None:
+        row = only(await at.fetch(consumer(5, version=12, last_epoch=5), 12))
+        assert (row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == (4, 5)
+        assert not row.records
+
+    log_view = LogView(end_offset=RECORDS, epoch_starts=[(4, 0), (6, 5)])
+    with_bench(tmp_path, work, log_view=log_view, leader_epoch=6)
+
+
 def test_an_epoch_that_is_still_to_come_is_out_of_range(tmp_path: Path) -> None:
     async def work(at: Bench) -> None:
         row = only(await at.fetch(consumer(3, version=12, last_epoch=6), 12))
@@ -291,9 +304,13 @@ def test_a_fetch_waits_at_most_as_long_as_it_asked(tmp_path: Path) -> None:
 def test_a_short_wait_is_not_held_up_by_a_long_one_that_came_before(tmp_path: Path) -> None:
     async def work(at: Bench) -> None:
         await at.parked(consumer(RECORDS, max_wait_ms=LONG_MS))
-        other = Bench(at.served, await at.served.connect(), at.handler, at.log)
+        others = [Bench(at.served, await at.served.connect(), at.handler, at.log) for _ in range(2)]
         started = asyncio.get_running_loop().time()
-        assert offsets(only(await other.fetch(consumer(RECORDS, max_wait_ms=20)))) == []
+        fetches = [
+            other.fetch(consumer(RECORDS, max_wait_ms=wait_ms))
+            for other, wait_ms in zip(others, (20, 60), strict=True)
+        ]
+        assert [offsets(only(each)) for each in await asyncio.gather(*fetches)] == [[], []]
         assert asyncio.get_running_loop().time() - started < 1
 
     with_bench(tmp_path, work)
@@ -341,10 +358,11 @@ def test_what_there_is_comes_when_the_time_for_min_bytes_is_over(
     with_bench(tmp_path, work, is_cached=is_cached)
 
 
-def test_min_bytes_beyond_max_bytes_are_met_by_max_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("offset", [0, RECORDS - 1])
+def test_min_bytes_beyond_max_bytes_are_met_by_max_bytes(tmp_path: Path, offset: int) -> None:
     async def work(at: Bench) -> None:
         limits = {"min_bytes": 1 << 20, "max_bytes": BATCH_BYTES, "max_wait_ms": LONG_MS}
-        assert len(offsets(only(await at.fetch(consumer(0, **limits))))) == 1
+        assert offsets(only(await at.fetch(consumer(offset, **limits)))) == [offset]
 
     with_bench(tmp_path, work)
 

@@ -109,6 +109,8 @@ def test_head_gives_the_length_without_the_body() -> None:
             request = b"HEAD /livez HTTP/1.0\r\n\r\n"
             status, headers, body = await send(pages, request)
             assert (status, headers["content-length"], body) == (200, "3", b"")
+            status, headers, body = await send(pages, b"HEAD /none HTTP/1.0\r\n\r\n")
+            assert (status, int(headers["content-length"]) > 0, body) == (404, True, b"")
 
     run(work())
 

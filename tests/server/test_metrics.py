@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import shutil
 import sys
@@ -343,6 +344,9 @@ def test_the_page_renders_the_same_figures(tmp_path: Path) -> None:
 def test_the_page_tells_how_much_room_the_disk_has_if_it_says_so(tmp_path: Path) -> None:
     async def figures(directory: Path) -> dict[str, float]:
         page = MetricsPage(Metrics(), FixedView(), "0.1", directory, lambda: True)
+        return await figures_of(page)
+
+    async def figures_of(page: MetricsPage) -> dict[str, float]:
         body, _ = await page.render("")
         lines = (line for line in body.decode().splitlines() if line.startswith("quorumd_disk"))
         return {name: float(value) for name, value in map(str.split, lines)}
@@ -352,7 +356,11 @@ def test_the_page_tells_how_much_room_the_disk_has_if_it_says_so(tmp_path: Path)
         found = await figures(tmp_path)
         assert found["quorumd_disk_size_bytes"] == total
         assert found["quorumd_disk_free_bytes"] == pytest.approx(free, rel=0.05)
-        assert await figures(tmp_path / "missing") == {}
+        later = tmp_path / "later"
+        page = MetricsPage(Metrics(), FixedView(), "0.1", later, lambda: True)
+        assert await figures_of(page) == {}
+        await asyncio.to_thread(later.mkdir)
+        assert await figures_of(page), "it is asked each time"
 
     run(work())
 

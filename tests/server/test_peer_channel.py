@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import struct
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from quorumd.server.model.metrics import Metrics
 from quorumd.server.peers import peer_channel
-from quorumd.server.peers.peer_connection import RESPONSE_BYTES_MAX
+from quorumd.server.peers.peer_connection import RESPONSE_BYTES_MAX, PeerConnection, Receiver
 from tests.server.links import (
     VOTE,
     VOTER_0_TO_2,
@@ -25,7 +27,7 @@ from tests.server.links import (
     with_peer,
 )
 from tests.support.ports import free_port
-from tests.support.serving import frame
+from tests.support.serving import frame, run
 
 # -- all is well
 
@@ -91,6 +93,18 @@ def test_an_answer_in_single_bytes_is_an_answer() -> None:
         assert (await owner.outcome())[0][1] == "answered"
 
     with_peer(bytewise, work)
+
+
+def test_the_rest_of_a_frame_is_none_of_its_own_though_it_looks_like_one() -> None:
+    async def work() -> None:
+        frames: list[bytes] = []
+        connection = PeerConnection(Metrics())
+        connection.hand_to(cast(Receiver, SimpleNamespace(on_frame=frames.append)))
+        connection.data_received(struct.pack(">i", 12) + b"half")
+        connection.data_received(frame(b"rest"))
+        assert frames == [b"half" + frame(b"rest")]
+
+    run(work())
 
 
 # -- versions
@@ -239,6 +253,29 @@ def test_a_peer_that_accepts_and_hangs_up_is_tried_later_and_later() -> None:
         assert 2 <= peer.connections <= 5
 
     with_peer(hang_up, work)
+
+
+def test_after_an_outage_of_any_length_the_next_try_is_not_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses_s: list[float] = []
+
+    async def wait(event: asyncio.Event, seconds: float) -> None:
+        pauses_s.append(seconds)
+        if len(pauses_s) < 20:
+            await asyncio.sleep(0)
+        else:
+            await event.wait()
+
+    async def work(peer: Peer, owner: Owner) -> None:
+        monkeypatch.setattr(peer_channel, "_wait", wait)
+        peer.close()
+        owner.link.open()
+        await until(lambda: len(pauses_s) == 20)
+        assert pauses_s == sorted(pauses_s)
+        assert pauses_s[-1] == peer_channel.RECONNECT_MAX_MS / 1000
+
+    with_peer(serve_votes, work)
 
 
 def test_a_silent_peer_fails_the_request_in_its_time_and_the_connection_with_it() -> None:

@@ -80,3 +80,6 @@ def test_a_replica_whose_links_are_plaintext_is_warned_of_until_it_is_no_peer_an
     links.forget("node 2", 2)
     (text,) = links.warnings()
     assert text.startswith("node 3 connects to others in plaintext still")
+    links.note_made("node 3", 3, is_behind=False)
+    assert links.warnings() == []
+    assert not links.behind, "from now on only its certificate counts"

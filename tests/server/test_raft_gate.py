@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -24,7 +25,12 @@ from quorumd.wire.codec import encode
 from quorumd.wire.headers import encode_request_header
 from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
 from quorumd.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
-from quorumd.wire.messages.fetch import FetchRequest, FetchRequestPartition, FetchRequestTopic
+from quorumd.wire.messages.fetch import (
+    FetchRequest,
+    FetchRequestPartition,
+    FetchRequestReplicaState,
+    FetchRequestTopic,
+)
 from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest
 from quorumd.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
@@ -131,6 +137,14 @@ def test_a_raft_request_of_anybody_else_does_not(
 
 
 @pytest.mark.parametrize(("key", "version"), BY_NODES)
+def test_node_0_is_a_node_as_others_are(key: int, version: int) -> None:
+    message = request_of(key, 0, version)
+    for sender in (0, 2):
+        caller = Caller(f"User:quorumd-{sender}")
+        assert ask(caller, message, version, client_id="raft-client-0") is (sender == 0)
+
+
+@pytest.mark.parametrize(("key", "version"), BY_NODES)
 def test_a_nodes_name_counts_for_nothing_on_a_listener_that_takes_no_node(
     key: int, version: int
 ) -> None:
@@ -173,6 +187,8 @@ def test_a_client_may_look_for_the_newest_snapshot_and_for_no_record(
     for principal in ("User:client", None):
         assert ask(Caller(principal), fetch(0, 1), 17)
         assert not ask(Caller(principal), fetch(offset, max_bytes), 17)
+        in_a_nodes_name = FetchRequestReplicaState(replica_id=2)
+        assert not ask(Caller(principal), replace(fetch(0, 1), replica_state=in_a_nodes_name), 17)
 
 
 def test_a_client_may_copy_a_snapshot() -> None:

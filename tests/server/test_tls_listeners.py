@@ -106,6 +106,24 @@ def test_a_handshake_that_goes_on_is_not_silent_and_half_a_request_before_it_non
     run(work())
 
 
+def test_the_time_for_the_first_request_begins_when_the_handshake_has_ended(
+    made: Certificates, sides: dict[str, Credentials]
+) -> None:
+    async def work() -> None:
+        async with serving(Parking(answering), names=("SECURE",), sides=sides) as served:
+            client = await served.connect(0)
+            await until(lambda: len(served.listeners.connections) == 1)
+            (connection,) = served.listeners.connections
+            connection.active_ns = 0
+            await client.writer.start_tls(
+                made.client_context("a-client"), server_hostname="localhost"
+            )
+            await until(lambda: served.metrics.tls_handshakes["SECURE", "done"] == 1)
+            assert connection.active_ns > 0
+
+    run(work())
+
+
 def test_listeners_close_in_time_with_handshakes_in_progress(
     made: Certificates, sides: dict[str, Credentials]
 ) -> None:

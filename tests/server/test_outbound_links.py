@@ -1,0 +1,116 @@
+"""Which links to other nodes are kept, what becomes of those that are not, and what goes over them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from quorumd.raft.control import VotersRecord
+from quorumd.raft.log_view import VoterEntry
+from quorumd.raft.types import Address, Voter, VoterSet
+from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
+from quorumd.server.peers.outbound import FetchedData, Use
+from quorumd.server.peers.peer_links import KafkaPeer
+from quorumd.server.translate.fetch import FETCH_BATCHES_MAX, FETCH_MAX_BYTES
+from quorumd.server.translate.voter_changes import ADD_VOTER
+from quorumd.wire.batch_header import stamp
+from quorumd.wire.codec import decode
+from quorumd.wire.errors import UnsupportedVersion
+from quorumd.wire.headers import decode_request_header
+from quorumd.wire.messages.api_versions import ApiVersionsResponse, ApiVersionsResponseApiKey
+from quorumd.wire.messages.fetch import FetchRequest
+from quorumd.wire.records import Record, build_batch
+from quorumd.wire.registry import CONTROLLER_KEYS
+from tests.server.test_outbound import (
+    EPOCH,
+    FETCH,
+    FETCH_VERSION,
+    VOTE,
+    Sender,
+    at,
+    fetch_answer,
+    key,
+)
+
+VOTERS = (Voter(key(1), at("here")), Voter(key(2), at("two")), Voter(key(3), at("three")))
+
+
+def test_a_leader_that_does_not_vote_keeps_its_links() -> None:
+    """As while it is removed: it leads until that is committed."""
+    sender = Sender(*VOTERS)
+    sender.lead(key(4), "four")
+    of_leader = sender.link(key(4), Use.FETCHES)
+    sender.link(key(2))
+    assert not of_leader.is_discarded
+    sender.lead(key(2), "two")
+    sender.link(key(3))
+    assert of_leader.is_discarded
+
+
+def test_nothing_is_told_of_a_voter_that_was_removed() -> None:
+    sender = Sender(*VOTERS)
+    link, links = sender.link(key(3)), sender.outbound.links
+    links.note_made("node 3", 3, is_behind=True)
+    links.note_failed("node 3", Address("three", 1), TimeoutError())
+    assert links.unreachable()
+    record = VotersRecord(VoterSet.of(VOTERS[:2]), "cluster")
+    sender.node.core.log.voter_entries.append(VoterEntry(1, record))
+    sender.outbound.prepare([key(2)])
+    assert link.is_discarded
+    assert links.unreachable() == links.warnings() == []
+
+
+def test_a_node_of_kafka_is_no_peer_of_a_quorumd_log() -> None:
+    sender = Sender(*VOTERS)
+    keys = tuple(
+        ApiVersionsResponseApiKey(api_key=number, min_version=0, max_version=0)
+        for number in CONTROLLER_KEYS
+    )
+    listener = sender.link(key(2)).listener
+    listener.on_announced(ApiVersionsResponse())
+    with pytest.raises(KafkaPeer):
+        listener.on_announced(ApiVersionsResponse(api_keys=keys))
+
+
+def test_what_a_leader_does_not_know_in_the_clients_version_is_not_passed_on() -> None:
+    sender = Sender(*VOTERS)
+    sender.lead(key(2), "two")
+    request = InboundRequest(cast(RequestConnection, None), ADD_VOTER, 1, 1, b"header|body", 7, 0)
+    sender.outbound.forward(request, lambda: None, wait_ms=1000)
+    call = sender.links[-1].calls[-1]
+    assert call.build(1, 7).endswith(b"body")
+    with pytest.raises(UnsupportedVersion):
+        call.build(0, 8)
+
+
+def test_a_fetch_has_the_time_that_it_may_wait_for_records_beside_that_of_a_request() -> None:
+    sender = Sender(*VOTERS)
+    sender.ask(key(2), FETCH)
+    sender.ask(key(3), VOTE)
+    assert [link.calls[-1].timeout_ms for link in sender.links] == [1000 + 500, 1000]
+
+
+def test_fetches_ask_for_more_again_when_batches_are_few() -> None:
+    sender = Sender(*VOTERS)
+    sender.lead(key(2), "two")
+    sender.outbound._fetched = cast(
+        FetchedData, SimpleNamespace(hold_fetched=lambda token, fetched: None)
+    )
+    one = build_batch([Record(value=b"v")])
+
+    def ask(batches: int) -> int:
+        """So many come; returns how many bytes were asked for."""
+        answered = sender.ask(key(2), FETCH)
+        frame = sender.links[-1].calls[-1].build(FETCH_VERSION, 1)
+        _, body_at = decode_request_header(frame[4:])
+        records = b"".join(stamp(one, offset, EPOCH) for offset in range(batches))
+        answered(FETCH_VERSION, fetch_answer(0, 2, records=records))
+        return decode(FetchRequest, FETCH_VERSION, frame[4:], body_at).max_bytes
+
+    assert ask(FETCH_BATCHES_MAX) == FETCH_MAX_BYTES
+    small = FETCH_BATCHES_MAX * len(one)
+    assert ask(1) == small
+    assert ask(1) == 2 * small
+    assert ask(1) == 4 * small

@@ -1,0 +1,229 @@
+"""Raft requests between a connection, the rules and the disk: what is read for them, and reads that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from quorumd.raft.effects import FetchReply, SendReply, SnapshotReply
+from quorumd.raft.types import Endpoint, SnapshotId
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.runtime import Reader
+from quorumd.server.model.topic import METADATA
+from quorumd.server.net.connection_state import CloseReason
+from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
+from quorumd.server.requests.raft_requests import RaftRequestHandler, ServedSnapshots
+from quorumd.server.translate.fetch import FETCH_MAX_BYTES
+from quorumd.storage.errors import OffsetNotInLog
+from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.wire.codec import decode, encode
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.fast import FastFetch
+from quorumd.wire.headers import decode_response_header
+from quorumd.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsRequestPartition,
+    AlterPartitionReassignmentsRequestTopic,
+    AlterPartitionReassignmentsResponse,
+)
+from quorumd.wire.messages.fetch import FetchResponse
+from quorumd.wire.messages.fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotRequestPartition,
+    FetchSnapshotRequestSnapshotId,
+    FetchSnapshotRequestTopic,
+    FetchSnapshotResponse,
+)
+from quorumd.wire.registry import APIS
+from quorumd.wire.schema import Message
+
+FETCH_VERSION = 17
+SNAPSHOT = SnapshotId(20, 1)
+ASKED = FastFetch(
+    cluster_id=None,
+    replica_id=2,
+    max_wait_ms=500,
+    min_bytes=0,
+    max_bytes=FETCH_MAX_BYTES,
+    isolation_level=0,
+    session_id=0,
+    session_epoch=-1,
+    topic=METADATA.id_bytes,
+    partition=METADATA.index,
+    current_leader_epoch=3,
+    fetch_offset=2,
+    last_fetched_epoch=3,
+    log_start_offset=0,
+    partition_max_bytes=0,
+    replica_directory_id=UUID(int=2),
+    high_watermark=0,
+)
+
+
+class Connection:
+    """What was sent, or why it was closed."""
+
+    listener = Endpoint("CONTROLLER", "127.0.0.1", 0)
+    peer = "a test"
+    client_software_name = "quorumd"
+    in_flight_bytes = 0
+    is_open = True
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.closed: list[str] = []
+
+    def send(self, request: InboundRequest, buffers: Sequence[bytes | memoryview]) -> None:
+        frame = b"".join(buffers)[4:]
+        key, version = request.api_key, request.api_version
+        _, body_at = decode_response_header(key, version, frame)
+        self.sent.append(decode(APIS[key].response, version, frame, body_at))
+
+    def close_behind(self, request: InboundRequest, closed: CloseReason, reason: str) -> None:
+        self.closed.append(reason)
+
+
+@dataclass
+class Bench:
+    """A handler, rules that reply `reply` to everything, and a log of which nothing is cached."""
+
+    reply: Any
+    store: Any = None
+    cached_error: Exception | None = None
+    reads: list[tuple[int, int, int, Callable[[Any], None]]] = field(default_factory=list)
+    connection: Connection = field(default_factory=Connection)
+    reserved_bytes: int = 0
+    """When the rules were asked."""
+
+    def __post_init__(self) -> None:
+        self.handler = RaftRequestHandler(
+            METADATA,
+            cast(Reader, self),
+            cast(SnapshotStore, self.store),
+            cast(ServedSnapshots, SimpleNamespace(serve=lambda *asked: True)),
+            Metrics(),
+            self._handle,
+            1000,
+            is_kafka_log=False,
+        )
+
+    def _handle(self, event: Any) -> None:
+        self.reserved_bytes = self.connection.in_flight_bytes
+        self.handler.send_reply(SendReply(event.reply_to, self.reply, 0))
+
+    def request(self, key: int, version: int, body: bytes) -> InboundRequest:
+        connection = cast(RequestConnection, self.connection)
+        return InboundRequest(connection, key, version, 1, body, 0, 0)
+
+    # -- as a Reader
+
+    def cached(self, offset: int, max_bytes: int, end_offset: int) -> None:
+        if self.cached_error is not None:
+            raise self.cached_error
+
+    def read(
+        self, offset: int, max_bytes: int, end_offset: int, done: Callable[[Any], None]
+    ) -> None:
+        self.reads.append((offset, max_bytes, end_offset, done))
+
+    def run(self, action: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        done(action())
+
+
+def fetched(**more: Any) -> FetchReply:
+    return FetchReply(
+        epoch=3, leader_id=1, leader_endpoints=(), high_watermark=4, log_start_offset=0, **more
+    )
+
+
+def ask_for_records(bench: Bench) -> None:
+    bench.handler.fetch(bench.request(1, FETCH_VERSION, b""), ASKED)
+
+
+def test_a_replica_gets_what_is_read_from_disk_up_to_where_the_rules_say() -> None:
+    bench = Bench(fetched(read_from=2, read_to=5))
+    ask_for_records(bench)
+    assert bench.reserved_bytes == FETCH_MAX_BYTES, "what is read waits for earlier responses"
+    ((offset, max_bytes, end_offset, done),) = bench.reads
+    assert (offset, max_bytes, end_offset) == (2, FETCH_MAX_BYTES, 5)
+    done(b"records")
+    (response,) = bench.connection.sent
+    assert isinstance(response, FetchResponse)
+    assert bytes(response.responses[0].partitions[0].records or b"") == b"records"
+
+
+def test_a_read_for_a_replica_that_fails_ends_its_connection() -> None:
+    """An empty response would say that there is nothing new: it would not search for another leader."""
+    bench = Bench(fetched(read_from=2, read_to=5))
+    ask_for_records(bench)
+    bench.reads[0][-1](OSError("Input/output error"))
+    (reason,) = bench.connection.closed
+    assert reason.endswith("Input/output error")
+    assert not bench.connection.sent
+
+
+def test_a_log_that_was_truncated_before_the_reply_left_ends_the_connection() -> None:
+    bench = Bench(fetched(read_from=9, read_to=12), cached_error=OffsetNotInLog(9, 0, 7))
+    ask_for_records(bench)
+    assert "truncated while a response waited" in bench.connection.closed[0]
+    assert not bench.connection.sent
+
+
+def test_a_replica_whose_log_is_too_old_is_sent_to_the_snapshot() -> None:
+    bench = Bench(fetched(snapshot=SNAPSHOT))
+    ask_for_records(bench)
+    (response,) = bench.connection.sent
+    named = response.responses[0].partitions[0].snapshot_id
+    assert (named.end_offset, named.epoch) == SNAPSHOT
+
+
+@pytest.mark.parametrize(
+    ("asked", "read"), [(2**31 - 1, FETCH_MAX_BYTES), (1000, 1000), (0, 0), (-1, 0)]
+)
+def test_of_a_snapshot_no_more_is_read_at_once_than_of_the_log(asked: int, read: int) -> None:
+    reads: list[tuple[int, int]] = []
+
+    class Store:
+        def read(self, snapshot: SnapshotId, position: int, max_bytes: int) -> bytes:
+            reads.append((position, max_bytes))
+            return b"a piece"
+
+        def size_bytes(self, snapshot: SnapshotId) -> int:
+            return 100
+
+    reply = SnapshotReply(epoch=3, leader_id=1, leader_endpoints=(), snapshot=SNAPSHOT)
+    bench = Bench(reply, Store())
+    partition = FetchSnapshotRequestPartition(
+        partition=0,
+        current_leader_epoch=3,
+        snapshot_id=FetchSnapshotRequestSnapshotId(
+            end_offset=SNAPSHOT.end_offset, epoch=SNAPSHOT.epoch
+        ),
+        position=7,
+    )
+    topic = FetchSnapshotRequestTopic(name=METADATA.name, partitions=(partition,))
+    message = FetchSnapshotRequest(replica_id=-1, max_bytes=asked, topics=(topic,))
+    bench.handler.fetch_snapshot(bench.request(59, 1, encode(message, 1)))
+    assert reads == [(7, read)]
+    assert bench.reserved_bytes == read
+    (response,) = bench.connection.sent
+    assert isinstance(response, FetchSnapshotResponse)
+    chunk = response.topics[0].partitions[0]
+    assert (chunk.size, chunk.position, bytes(chunk.unaligned_records)) == (100, 7, b"a piece")
+
+
+def test_voters_of_another_partition_are_not_changed() -> None:
+    bench = Bench(None)
+    partition = AlterPartitionReassignmentsRequestPartition(partition_index=1, replicas=(1, 2))
+    topic = AlterPartitionReassignmentsRequestTopic(name=METADATA.name, partitions=(partition,))
+    message: Message = AlterPartitionReassignmentsRequest(timeout_ms=1, topics=(topic,))
+    bench.handler.reassign(bench.request(45, 0, encode(message, 0)))()
+    (response,) = bench.connection.sent
+    assert isinstance(response, AlterPartitionReassignmentsResponse)
+    (row,) = response.responses[0].partitions
+    assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
