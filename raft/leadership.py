@@ -46,8 +46,17 @@ def become_leader(core: Core, granting: tuple[ReplicaKey, ...]) -> None:
         write_first_voters(core, leader)
 
 
-def resign(core: Core, leader: Leader, trigger: Trigger, first: ReplicaKey | None = None) -> None:
+def resign(
+    core: Core,
+    leader: Leader,
+    trigger: Trigger,
+    first: ReplicaKey | None = None,
+    *,
+    is_first_alone: bool = False,
+) -> None:
     """Stop leading, and announce successors: `first`, then the voters with the most records.
+
+    With `is_first_alone` no others are announced, and wait longest: the first may be far away.
 
     A leader that lost its quorum asks for votes again only after the voters that still fetched from it have
     missed it for the fetch timeout. Until then those few refuse all other candidates, and a leader that can
@@ -59,7 +68,8 @@ def resign(core: Core, leader: Leader, trigger: Trigger, first: ReplicaKey | Non
         (key, synced_end_offset(core, leader, key)) for key in others
     )
     if first is not None:
-        successors = (first, *(key for key in successors if key != first))
+        others_next = () if is_first_alone else (key for key in successors if key != first)
+        successors = (first, *others_next)
     wait_ms = core.random_election_timeout_ms()
     if trigger is Trigger.QUORUM_LOST and core.electorate.others_needed > 1:
         wait_ms += core.config.fetch_timeout_ms

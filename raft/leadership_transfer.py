@@ -7,7 +7,8 @@ The leader handles the request in these steps:
 3. From now on no batches of clients are appended.
 4. Wait until the successor has everything, and all of it is committed; give up after an election timeout,
    or the request's own, and append again.
-5. Reply, and resign with the successor first in line.
+5. Reply, and resign with the successor first in line; alone, if it was asked for: the others campaign only
+   after the longest delay, in which a successor at another site can be elected.
 
 A leader that a reassignment removes, and a witness that had to lead, hand over by the same steps without a
 request.
@@ -89,6 +90,7 @@ def hand_over(core: Core, leader: Leader, transfer: Transfer | None) -> bool:
                 if transfer.reply_to is not None:
                     core.reply_to_change(transfer.reply_to)
             core.report(f"leadership is handed to {key}")
-            resign(core, leader, Trigger.RESIGNATION, first=key)
+            is_alone = wanted is not None
+            resign(core, leader, Trigger.RESIGNATION, first=key, is_first_alone=is_alone)
             return True
     return False

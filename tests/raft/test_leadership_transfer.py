@@ -17,10 +17,14 @@ LONG_AGO = ("ELIGIBLE_LEADERS_NOT_AVAILABLE",)
 
 def handed_to(bench: Bench) -> object:
     """Whom a leader that resigned names first."""
+    return successors(bench)[0]
+
+
+def successors(bench: Bench) -> tuple[ReplicaKey, ...]:
     assert bench.role is Role.RESIGNED
     request = bench.requests(EndQuorumEpoch)[0].request
     assert isinstance(request, EndQuorumEpoch)
-    return request.successors[0]
+    return request.successors
 
 
 def test_any_voter_will_do_if_one_fetches() -> None:
@@ -33,6 +37,18 @@ def test_any_voter_will_do_if_one_fetches() -> None:
     fetch_all(bench, key(4), key(5))
     assert last_answer(bench).error is None
     assert handed_to(bench) == key(4)
+
+
+def test_who_is_asked_for_is_the_only_successor_that_is_announced() -> None:
+    """At another site it hears of it when the next one in a list would have been elected already."""
+    for to, announced in ((key(5), 1), (None, 4)):
+        bench = leading(5)
+        fetch_all(bench, key(4), key(5))
+        reply = transfer(bench, to)
+        assert reply is not None
+        assert reply.error is None
+        assert len(successors(bench)) == announced
+        assert to in (None, handed_to(bench))
 
 
 def test_a_voter_may_be_named_by_its_id_alone_unless_two_disks_have_it() -> None:
