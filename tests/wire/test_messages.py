@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import keyword
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -116,6 +118,22 @@ def test_a_message_at_its_defaults_is_written_as_kio_writes_it(cls, version):
     entity_writer(kio_cls)(buffer, to_kio(message, kio_cls, version))
     assert encode(message, version) == buffer.getvalue()
     assert decode(cls, version, buffer.getvalue()) == message
+
+
+def test_a_message_is_a_value_that_nothing_changes():
+    request, same, other = VoteRequest(voter_id=3), VoteRequest(voter_id=3), VoteRequest(voter_id=4)
+    assert (request, hash(request)) == (same, hash(same))
+    assert request != other
+    assert VoteRequestPartition() != VoteRequestTopic()
+    assert repr(request) == "VoteRequest(cluster_id=None, voter_id=3, topics=())"
+    assert dataclasses.replace(request, voter_id=4) == other
+    for change in (partial(setattr, request, "voter_id", 4), partial(delattr, request, "voter_id")):
+        with pytest.raises(dataclasses.FrozenInstanceError, match="voter_id"):
+            change()
+    for give in (partial(VoteRequest, 3), partial(VoteRequest, voter=3)):
+        with pytest.raises(TypeError):
+            give()
+    assert not hasattr(request, "__dict__")
 
 
 def test_a_field_that_the_version_lacks_is_dropped_if_ignorable_and_refused_if_not():
