@@ -96,6 +96,7 @@ class Bench:
         self.now_ms = now_ms
         self.all: list[Effect] = []
         self.last: list[Effect] = []
+        self._replies: dict[int, Reply] = {}
         self._next_reply = 0
         self._fires = 0
         self._note(self.node.start(now_ms))
@@ -104,6 +105,10 @@ class Bench:
         check_state(self.node.core.capture())
         self.last = effects
         self.all += effects
+        for effect in effects:
+            if isinstance(effect, SendReply):
+                assert effect.reply_to not in self._replies, "a request is answered once"
+                self._replies[effect.reply_to] = effect.reply
         return effects
 
     # -- making things happen
@@ -166,9 +171,7 @@ class Bench:
         return "\n".join(effect.reason for effect in self.find_all(Report))
 
     def answer_to(self, reply_to: int) -> Reply | None:
-        found = [e for e in self.all if isinstance(e, SendReply) and e.reply_to == reply_to]
-        assert len(found) <= 1, "a request is answered once"
-        return found[0].reply if found else None
+        return self._replies.get(reply_to)
 
     def requests(self, kind: type[R], effects: list[Effect] | None = None) -> list[SendRequest]:
         """The requests of this kind among the effects, by default those of the last step."""
