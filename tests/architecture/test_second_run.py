@@ -38,7 +38,7 @@ def python_in(project: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(
         (sys.executable, "-m", *arguments),
         cwd=project,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=60,
