@@ -68,12 +68,21 @@ def text_files() -> list[Path]:
     return [path for path in files if path.suffix in suffixes and path.parts[0] != "tests"]
 
 
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Those that may be imports, wherever they stand. Most of a tree is expressions, which hold none."""
+    found: list[ast.AST] = [tree]
+    for node in found:
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            found += getattr(node, name, ())
+    return iter(found)
+
+
 def imports_of(module: Module, own_modules: frozenset[str]) -> Iterator[tuple[int, str]]:
     """Line and dotted name of every module imported, wherever the import stands.
 
     `from wire import records` names `quorumd.wire.records` if there is such a module, else `wire`.
     """
-    for node in ast.walk(module.tree):
+    for node in _statements(module.tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -85,7 +94,7 @@ def imports_of(module: Module, own_modules: frozenset[str]) -> Iterator[tuple[in
 
 def imported_names(module: Module) -> Iterator[tuple[int, str]]:
     """Line and dotted name of everything imported, the names that a module defines included."""
-    for node in ast.walk(module.tree):
+    for node in _statements(module.tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
