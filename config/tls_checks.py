@@ -105,6 +105,11 @@ def tls_problems(
     """
     if PROTOCOL_MAP in found:
         yield from _missing_in_map(found.get("listeners") or (), found[PROTOCOL_MAP])
+        for name, protocol in found[PROTOCOL_MAP].items():
+            for key in given:
+                if protocol is SecurityProtocol.PLAINTEXT and key.startswith(scope_of(name) + "ssl."):
+                    text = f"{name} is PLAINTEXT in {PROTOCOL_MAP}: make it {name}:SSL, or remove this key"
+                    yield key, text
     elif PROTOCOL_MAP not in given:
         yield from _meant_as_tls(found, given)
     if HTTP_PROTOCOL not in given:

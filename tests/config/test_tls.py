@@ -230,6 +230,12 @@ def test_each_key_holds_for_its_listener_alone(data: st.DataObject) -> None:
             "this key",
         ),
         (
+            "listener.security.protocol.map: CONTROLLER:PLAINTEXT,CLIENT-A:PLAINTEXT\n"
+            "listener.name.controller.ssl.client.auth: required\n",
+            "6: listener.name.controller.ssl.client.auth: CONTROLLER is PLAINTEXT in "
+            "listener.security.protocol.map: make it CONTROLLER:SSL, or remove this key",
+        ),
+        (
             "http.security.protocol: SSL\n",
             "5: ssl.keystore.location: http is SSL and has no certificate: set this key to the file of "
             "its private key and certificate chain, or http.ssl.keystore.location for it alone",
