@@ -107,7 +107,9 @@ def tls_problems(
         yield from _missing_in_map(found.get("listeners") or (), found[PROTOCOL_MAP])
         for name, protocol in found[PROTOCOL_MAP].items():
             for key in given:
-                if protocol is SecurityProtocol.PLAINTEXT and key.startswith(scope_of(name) + "ssl."):
+                if protocol is SecurityProtocol.PLAINTEXT and key.startswith(
+                    scope_of(name) + "ssl."
+                ):
                     text = f"{name} is PLAINTEXT in {PROTOCOL_MAP}: make it {name}:SSL, or remove this key"
                     yield key, text
     elif PROTOCOL_MAP not in given:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -335,7 +336,7 @@ def _hints(nodes: Sequence[NodeFiles], client: ClientFiles | None) -> list[str]:
 def _command(directory: Path, option: str = "") -> str:
     text = f"{own_command('quorumd')} demo"
     if directory != Path("demo-data"):
-        text += f" --dir {directory}"
+        text += f" --dir {shlex.quote(str(directory))}"
     return f"`{text}{option}`"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -228,7 +229,7 @@ def check_startable(directory: Path, nodes: list[NodeFiles]) -> None:
         if (pid := lock_holder(node.storage_dir / LOCK)) is not None:
             raise DemoError(
                 f"node {node.node_id} still runs, as process {pid}, from a demo that was killed: "
-                f"`quorumd demo --dir {directory} --stop` ends it"
+                f"`quorumd demo --dir {shlex.quote(str(directory))} --stop` ends it"
             )
         for key, address in (("listeners", node.address), ("http.listen", node.http)):
             if not is_free(*address):
@@ -271,7 +272,7 @@ def demo_lock(directory: Path) -> Iterator[None]:
         except BlockingIOError:
             raise DemoError(
                 f"a demo runs in {directory} already, as process {lock_holder(path)}: "
-                f"`quorumd demo --dir {directory} --stop` ends it"
+                f"`quorumd demo --dir {shlex.quote(str(directory))} --stop` ends it"
             ) from None
         os.truncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)

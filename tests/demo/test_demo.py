@@ -30,7 +30,7 @@ LEADS_ON = r"\n +(\d) +\d+ +\d+ +leader +(\d+) +\d+ +\d+ +0 +[1-9]\d*s"
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     """Where a demo may run; none runs there afterwards."""
-    path = tmp_path / "demo"
+    path = tmp_path / "a demo"
     yield path
     demo(path, "--stop")
     assert running_pids(path) == []
@@ -167,7 +167,7 @@ def test_without_a_terminal_changes_are_lines_and_sigterm_ends_all(directory: Pa
 def test_in_the_background_it_runs_until_it_is_stopped(directory: Path) -> None:
     started = demo(directory, "--detach")
     assert started.returncode == 0, started.stderr
-    assert "--stop" in started.stdout
+    assert f"demo --dir '{directory}' --stop" in started.stdout
     assert len(running_pids(directory)) == 3
     pages = re.findall(r"http://\S+/", started.stdout)
     assert len(pages) == 3
@@ -177,7 +177,7 @@ def test_in_the_background_it_runs_until_it_is_stopped(directory: Path) -> None:
     second = demo(directory)
     assert second.returncode == 1
     assert "runs in" in second.stderr
-    assert "--stop" in second.stderr
+    assert f"--dir '{directory}' --stop" in second.stderr
     assert demo(directory, "--stop").stdout == "stopped\n"
     assert running_pids(directory) == []
     assert demo(directory, "--stop").stdout == f"nothing runs in {directory}\n"
@@ -192,6 +192,7 @@ def test_nodes_of_a_demo_that_was_killed_are_named_and_can_be_stopped(directory:
     again = demo(directory)
     assert again.returncode == 1
     assert f"node 1 still runs, as process {running_pids(directory)[0]}" in again.stderr
+    assert f"--dir '{directory}' --stop" in again.stderr
     assert demo(directory, "--stop").stdout == "stopped\n"
     assert running_pids(directory) == []
 
