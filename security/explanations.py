@@ -58,6 +58,7 @@ _CIPHER_REASONS: Final = frozenset(
         "NO_SUITABLE_SIGNATURE_ALGORITHM",
         "UNSUPPORTED_ELLIPTIC_CURVE",
         "WRONG_CIPHER_RETURNED",
+        "WRONG_CURVE",
     }
 )
 _PLAIN_REASONS: Final = frozenset(
@@ -279,6 +280,9 @@ class Failure:
         own = self.material.chain[0] if self.material.chain else None
         if alert == "CERTIFICATE_REQUIRED" or (alert == "HANDSHAKE_FAILURE" and own is None):
             text = "requires a certificate, and this side has none: set ssl.keystore.location"
+            if own is not None:
+                place = key_place(self.tls)
+                text = f"requires a certificate, and takes none with a key like that of {place}: take another"
             return CertificateProblem(text, HandshakeOutcome.NO_CERTIFICATE)
         if alert == "HANDSHAKE_FAILURE":
             return self._of_ciphers()

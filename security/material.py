@@ -96,7 +96,8 @@ class _Reader:
             else:
                 key = pem_store.private_key(data, str(path), KEYSTORE, tls.ssl_key_password)
                 found = pem_store.certificates(data, str(path), KEYSTORE)
-            return key, _chain_of(key, found, KEYSTORE, str(path))
+            where = f"the private key of {path} belongs to none of its certificates"
+            return key, _chain_of(key, found, KEYSTORE, where)
         except OSError as error:
             self._report(KEYSTORE, f"{path} cannot be read: {error.strerror}")
         except BadStore as error:
@@ -120,7 +121,8 @@ class _Reader:
             self._tls.ssl_key_password,
         )
         found = pem_store.certificates(pem_store.inline(chain_text), _INLINE_CHAIN, _INLINE_CHAIN)
-        return key, _chain_of(key, found, _INLINE_CHAIN, _INLINE_CHAIN)
+        text = f"{_INLINE_KEY} belongs to none of the certificates of {_INLINE_CHAIN}"
+        return key, _chain_of(key, found, _INLINE_KEY, text)
 
     def truststore(self) -> tuple[x509.Certificate, ...]:
         """The CAs, each of them once; none if no truststore is configured."""
@@ -169,17 +171,19 @@ class _Reader:
 
 
 def _chain_of(
-    key: PrivateKeyTypes, found: Sequence[x509.Certificate], config_key: str, where: str
+    key: PrivateKeyTypes, found: Sequence[x509.Certificate], config_key: str, if_none: str
 ) -> tuple[x509.Certificate, ...]:
-    """The certificate of this key, its issuer, and so on; what does not belong to it is left out."""
+    """The certificate of this key, its issuer, and so on; what does not belong to it is left out.
+
+    Raises BadStore with `if_none`, and more, if there is no certificate of this key.
+    """
     public = encoded_key(key.public_key())
     own = next((each for each in found if encoded_key(each.public_key()) == public), None)
     if own is None:
         names = ", ".join(each.subject.rfc4514_string() or "no name" for each in found)
         raise BadStore(
             config_key,
-            f"the private key of {where} belongs to none of its certificates ({names}): take the key "
-            "with which the certificate was requested",
+            f"{if_none} ({names}): take the key with which the certificate was requested",
         )
     chain, rest = [own], [each for each in found if each != own]
     while issuer := next((each for each in rest if is_issued_by(chain[-1], each)), None):

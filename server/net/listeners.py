@@ -33,7 +33,7 @@ SWEEP_S: Final = 1.0
 IDLE_SWEEP_MS_MAX: Final = 5_000
 
 _REMEDIES: Final = {
-    errno.EADDRINUSE: "the port is in use: end the process that listens on it (`ss -ltnp` names it), "
+    errno.EADDRINUSE: "the port is in use: end the process that has it (`ss -tanp` names it), "
     "or choose another port",
     errno.EADDRNOTAVAIL: "no interface of this host has that address: use one that `ip addr` shows, "
     "or an empty host for all of them",

@@ -99,6 +99,22 @@ def test_a_client_without_certificate(sides: Sides) -> None:
 
 
 @BOTH
+def test_a_client_whose_key_is_of_a_kind_that_no_server_takes(sides: Sides) -> None:
+    """With TLS 1.3 OpenSSL does not show its certificate."""
+    client = sides.client(CA.issue("client", (), key=ec.generate_private_key(ec.SECP256K1())))
+    here, there = shake(sides.server(), client)
+    if sides.versions == (TLS_1_2,):
+        assert said(here)[0] is HandshakeOutcome.CIPHER
+        assert "curve or signature algorithm in common" in said(here)[1]
+        return
+    assert said(here)[0] is HandshakeOutcome.NO_CERTIFICATE
+    assert said(there) == (
+        HandshakeOutcome.NO_CERTIFICATE,
+        f"requires a certificate, and takes none with a key like that of {keystore(client)}: take another",
+    )
+
+
+@BOTH
 def test_it_may_be_asked_for_or_not(sides: Sides) -> None:
     for auth, name in (
         (ClientAuth.NONE, "User:ANONYMOUS"),

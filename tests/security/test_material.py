@@ -135,6 +135,18 @@ def test_pem_in_the_configuration_itself(between: str) -> None:
     assert len(found.roots) == 2
 
 
+def test_a_key_in_the_configuration_that_belongs_to_no_certificate_is_the_one_to_look_at() -> None:
+    tls = TlsConfig(
+        ssl_keystore_certificate_chain=DEEP.chain_pem.decode(),
+        ssl_keystore_key=Secret(NODE.key_pem.decode()),
+    )
+    [(key, text)] = refused(tls)
+    assert key == "ssl.keystore.key"
+    assert text.startswith(
+        "ssl.keystore.key belongs to none of the certificates of ssl.keystore.certificate.chain (CN="
+    )
+
+
 def pkcs12_of(node: Issued, password: str | None) -> bytes:
     encryption = BestAvailableEncryption(password.encode()) if password else NoEncryption()
     return pkcs12.serialize_key_and_certificates(
