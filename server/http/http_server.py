@@ -43,6 +43,8 @@ CONNECTIONS_MAX: Final = 128
 BACKLOG: Final = 64
 """Connections that the kernel accepts in one turn displace none whose request could not be read before."""
 
+NO_HTTP: Final = "this is no HTTP/1 request for a page"
+
 LIVEZ: Final = "/livez"
 READYZ: Final = "/readyz"
 
@@ -328,7 +330,11 @@ async def _read_request(reader: asyncio.StreamReader) -> _Request:
     """Raises _BadRequest, OSError, CertificateProblem."""
     try:
         async with asyncio.timeout(REQUEST_SECONDS_MAX):
-            head = await reader.readuntil(b"\r\n\r\n")
+            head = await reader.readexactly(1)
+            if not head.isalpha():
+                # As of a client of Kafka's protocol, which would wait for a response as long as it can.
+                raise _BadRequest(HTTPStatus.BAD_REQUEST, NO_HTTP)
+            head += await reader.readuntil(b"\r\n\r\n")
     except TimeoutError:
         raise _BadRequest(HTTPStatus.REQUEST_TIMEOUT, "the request did not come in time") from None
     except asyncio.LimitOverrunError:
@@ -341,7 +347,7 @@ async def _read_request(reader: asyncio.StreamReader) -> _Request:
     first, *lines = head.decode("latin-1").split("\r\n")
     parts = first.split(" ")
     if len(parts) != 3 or not parts[2].startswith("HTTP/1.") or not parts[1].startswith("/"):
-        raise _BadRequest(HTTPStatus.BAD_REQUEST, "this is no HTTP/1 request for a page")
+        raise _BadRequest(HTTPStatus.BAD_REQUEST, NO_HTTP)
     accept = ""
     for line in lines:
         name, _, value = line.partition(":")

@@ -146,6 +146,7 @@ def test_other_methods_are_told_the_permitted_ones(method: str) -> None:
         (b"GET /livez HTTP/2\r\n\r\n", 400),
         (b"GET  /livez HTTP/1.1\r\n\r\n", 400),
         (b"\x16\x03\x01\x00\xff\xfe\r\n\r\n", 400),
+        (b"\0\0\0\x20\0\x12\0\x03\0\0\0\1", 400),  # Kafka's protocol, and no end of a head
         (b"GET /../../etc/passwd HTTP/1.1\r\n\r\n", 404),
         (b"GET /livez/ HTTP/1.1\r\n\r\n", 404),
         (b"GET /" + b"x" * REQUEST_BYTES_MAX * 2 + b" HTTP/1.1\r\n\r\n", 431),
