@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.peer_calls import HungUp
 from quorumd.server.peers import peer_channel
 from quorumd.server.peers.peer_connection import RESPONSE_BYTES_MAX, PeerConnection, Receiver
 from tests.server.links import (
@@ -253,6 +254,29 @@ def test_a_peer_that_accepts_and_hangs_up_is_tried_later_and_later() -> None:
         assert 2 <= peer.connections <= 5
 
     with_peer(hang_up, work)
+
+
+def test_it_is_told_who_hangs_up_instead_of_giving_the_first_response_of_a_connection() -> None:
+    """So does a node that refuses this one's certificate; a node that ends has mostly responded before."""
+
+    async def serve(peer: Peer, reader: Any, writer: Any) -> None:
+        await peer.shake_hands(reader, writer)
+        _, _, correlation_id, _ = await peer.request(reader)
+        if peer.connections == 1:
+            writer.write(vote_answer(correlation_id))
+            await peer.request(reader)
+
+    async def work(peer: Peer, owner: Owner) -> None:
+        owner.link.open()
+        owner.vote("first")
+        assert (await owner.outcome())[-1][1] == "answered"
+        for count, told in ((2, []), (3, [HungUp])):
+            owner.vote(count)
+            assert (await owner.outcome(count))[-1][1] == "failed"
+            await until(lambda losses=count - 1: owner.losses == losses)
+            assert [type(error) for _, error in owner.unreachable] == told
+
+    with_peer(serve, work)
 
 
 def test_after_an_outage_of_any_length_the_next_try_is_not_far(
