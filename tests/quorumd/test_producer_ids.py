@@ -83,6 +83,24 @@ def test_without_idempotence_no_batch_overtakes_one_that_is_sent_again() -> None
     with_quorum(story)
 
 
+def test_the_first_batch_of_a_producer_goes_alone() -> None:
+    """A leader that does not know the producer would take a later one for its first."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        quorum.refuse_produce = [ErrorCode.NOT_ENOUGH_REPLICAS]
+        producer = client.producer(batch_bytes=100)
+        for record in numbered(20):
+            await producer.append(record)
+        await producer.flush()
+        asked = [each for _, each in quorum.requests if isinstance(each, ProduceRequest)]
+        batches = [each.topic_data[0].partition_data[0].records or b"" for each in asked]
+        first, again, *_ = [read_header(batch).base_sequence for batch in batches]
+        assert (first, again) == (0, 0)
+        assert [record.value for record in quorum.records()] == [b"%d" % n for n in range(20)]
+
+    with_quorum(story)
+
+
 @pytest.mark.parametrize(
     ("idempotent", "timeout_ms"), [(False, 10 * TRY_TIMEOUT_MS), (True, TRY_TIMEOUT_MS)]
 )
