@@ -7,6 +7,7 @@ import statistics
 import pytest
 
 from quorumd.raft.roles import Role
+from simulation.history.voter_change_requests import VoterChangeKind
 from simulation.machines.machine import Machine
 from simulation.scenario import Scenario, settings_of
 
@@ -101,6 +102,21 @@ def test_a_paused_leader_is_replaced_within_the_fetch_timeout_and_300_ms() -> No
         scenario.settle()
         scenario.check_end()
     assert max(times) <= 2300, sorted(times)
+
+
+def test_leadership_is_handed_to_the_voter_that_is_asked_for_though_all_are_far_away() -> None:
+    """The others hear of the end no later, and campaign with no less delay than the network has."""
+    for seed in range(20):
+        scenario = established(seed)
+        scenario.env.network.conditions.latency_us = (40_000, 45_000)
+        scenario.run(1_000)
+        old, epoch = scenario.leader, epoch_of(scenario, scenario.leader)
+        to = scenario.random.choice(scenario.others(old))
+        scenario.request(VoterChangeKind.TRANSFER, to.replica.key)
+        until_led(scenario, epoch)
+        assert scenario.leader is to, seed
+        scenario.settle()
+        scenario.check_end()
 
 
 def test_a_leader_that_resigns_is_replaced_at_once() -> None:
