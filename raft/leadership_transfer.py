@@ -90,7 +90,6 @@ def hand_over(core: Core, leader: Leader, transfer: Transfer | None) -> bool:
                 if transfer.reply_to is not None:
                     core.reply_to_change(transfer.reply_to)
             core.report(f"leadership is handed to {key}")
-            is_alone = wanted is not None
-            resign(core, leader, Trigger.RESIGNATION, first=key, is_first_alone=is_alone)
+            resign(core, leader, Trigger.RESIGNATION, key, is_first_alone=wanted is not None)
             return True
     return False
