@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -239,7 +240,8 @@ def test_a_secure_demo_takes_whom_it_gave_a_certificate_and_nobody_else(director
     started = demo(directory, "--secure", "--detach")
     assert started.returncode == 0, started.stderr
     assert "openssl s_client" in started.stdout
-    exports = dict(re.findall(r"export (\w+)=(.+)", started.stdout))
+    printed = re.findall(r"export (\w+)=(.+)", started.stdout)
+    exports = {name: shlex.split(value)[0] for name, value in printed}
     environ = {name: value for name, value in os.environ.items() if not name.startswith("QUORUM")}
     append = [*QUORUMCTL, "append", "hello"]
     done = subprocess.run(
