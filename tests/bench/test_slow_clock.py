@@ -18,9 +18,9 @@ PROGRAM = """
 import asyncio, json, struct, sys, threading, time
 import uvloop
 
-async def sleep():
+async def sleep(seconds):
     wall, own = time.time(), time.monotonic()
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(seconds)
     return time.time() - wall, time.monotonic() - own
 
 def wait():
@@ -29,11 +29,11 @@ def wait():
     return time.time() - wall, time.monotonic() - own
 
 async def main():
-    before = await sleep()
+    before = await sleep(0.2)  # long beside the moment between two looks at the clocks
     with open(sys.argv[1], "r+b") as file:
         file.write(struct.pack("=q", time.monotonic_ns()))
     processor = time.process_time()
-    waits = [before, await sleep(), wait()]
+    waits = [before, await sleep(0.02), wait()]
     print(json.dumps([*waits, time.process_time() - processor]))
 
 uvloop.run(main())
