@@ -71,7 +71,9 @@ def read_keyed(
     count = header.record_count
     condition: Condition | None = None
     if header.attributes & CODEC_MASK:
-        records = PackedRecords(header, data, timestamp_deltas, keeps_keys=count <= KEYS_MAX)
+        is_countable = count <= KEYS_MAX
+        wanted: Keys | None = None if keys is None or not is_countable else []
+        records = PackedRecords(header, data, timestamp_deltas, wanted)
         for part in records.parts():
             if part is None:
                 yield
@@ -79,11 +81,15 @@ def read_keyed(
                 condition = yield from _read_condition(
                     part.data, 0, part.first, part.end, condition
                 )
+                if condition is not None and records.keys is None and is_countable:
+                    # It is in the first part, whose keys were not wanted before.
+                    records.keys = []
+                    yield from check_records(part.data, 0, part.end, keys=records.keys, is_cut=True)
         if condition is not None and not records.is_held:
             raise _refused(
                 f"a condition on a batch that unpacks to more than {HELD_BYTES_MAX} bytes"
             )
-        are_known, read_keys = records.is_held, records.keys
+        are_known, read_keys = records.is_held, records.keys or []
     else:
         condition = yield from _read_condition(data, BATCH_OVERHEAD, 0, count, None)
         are_known, read_keys = True, keys or []

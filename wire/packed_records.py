@@ -47,11 +47,14 @@ class PackedRecords:
     """Those of a compressed batch that passed `check_produced`, on their way through the check."""
 
     def __init__(
-        self, header: BatchHeader, data: bytes, timestamp_deltas: range, *, keeps_keys: bool
+        self,
+        header: BatchHeader,
+        data: bytes,
+        timestamp_deltas: range,
+        keys: list[bytes | None] | None = None,
     ) -> None:
-        self.keys: list[bytes | None] = []
-        """Of the records that were checked, if they are to be kept, and as long as `is_held`."""
-        self._keeps_keys = keeps_keys
+        self.keys = keys
+        """Gets the key of each record that is checked, as long as `is_held`; None: they are not wanted."""
         self._count = header.record_count
         self._timestamp_deltas = timestamp_deltas
         self._stream = _Unpacked(header, data)
@@ -101,7 +104,7 @@ class PackedRecords:
     def _check(
         self, data: bytes, index: int, end: int, *, is_cut: bool = False
     ) -> Generator[None, None, tuple[int, int]]:
-        keys = self.keys if self._keeps_keys and self.is_held else None
+        keys = self.keys if self.is_held else None
         return (
             yield from check_records(
                 data, 0, end, self._timestamp_deltas, keys, index, is_cut=is_cut

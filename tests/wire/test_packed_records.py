@@ -29,7 +29,7 @@ LARGE = HELD_BYTES_MAX + 1000
 
 def check(data: bytes, deltas: range = ANY_DELTA) -> tuple[list[CheckedPart], PackedRecords, int]:
     """The parts, where they come from, and the number of steps."""
-    records = PackedRecords(read_header(data), data, deltas, keeps_keys=True)
+    records = PackedRecords(read_header(data), data, deltas, [])
     found = list(records.parts())
     return [each for each in found if each is not None], records, found.count(None)
 
