@@ -106,23 +106,26 @@ def tls_problems(
     if PROTOCOL_MAP in found:
         yield from _missing_in_map(found.get("listeners") or (), found[PROTOCOL_MAP])
         for name, protocol in found[PROTOCOL_MAP].items():
-            for key in given:
-                if protocol is SecurityProtocol.PLAINTEXT and key.startswith(
-                    scope_of(name) + "ssl."
-                ):
-                    text = f"{name} is PLAINTEXT in {PROTOCOL_MAP}: make it {name}:SSL, or remove this key"
-                    yield key, text
+            if protocol is SecurityProtocol.PLAINTEXT:
+                text = (
+                    f"{name} is PLAINTEXT in {PROTOCOL_MAP}: make it {name}:SSL, or remove this key"
+                )
+                yield from _without_tls(scope_of(name), given, text)
     elif PROTOCOL_MAP not in given:
         yield from _meant_as_tls(found, given)
     if HTTP_PROTOCOL not in given:
-        for key in given:
-            if key.startswith(HTTP_SCOPE + "ssl."):
-                yield key, f"HTTP is plaintext: set {HTTP_PROTOCOL}: SSL, or remove this key"
+        text = f"HTTP is plaintext: set {HTTP_PROTOCOL}: SSL, or remove this key"
+        yield from _without_tls(HTTP_SCOPE, given, text)
     if found.get("max.connections.per.ip") == 0 and not found.get(
         "max.connections.per.ip.overrides"
     ):
         text = "0 without max.connections.per.ip.overrides refuses all: set those, or more than 0"
         yield "max.connections.per.ip", text
+
+
+def _without_tls(scope: str, given: Iterable[str], text: str) -> Iterator[tuple[str, str]]:
+    """The keys of TLS of a port that is plaintext, each with this text."""
+    return ((key, text) for key in given if key.startswith(scope + "ssl."))
 
 
 def _missing_in_map(
