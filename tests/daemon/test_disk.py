@@ -74,17 +74,12 @@ def write_until_full(cluster: Cluster, load: Load, node: int) -> Path:
     return ballast
 
 
-def have_node_1_lead(cluster: Cluster) -> None:
-    while cluster.wait_leader() != 1:
-        cluster.restart(cluster.wait_leader())
-
-
 def test_a_leader_whose_disk_is_full_gives_leadership_away_and_comes_back_by_itself(
     folder: Path,
 ) -> None:
     with quorum_with_small_disk(folder) as quorum, Load(quorum, value_bytes=SMALL) as load:
         load.wait_progress()
-        have_node_1_lead(quorum)
+        quorum.lead(1)
         ballast = write_until_full(quorum, load, 1)
         new = quorum.wait_leader(other_than=1)
         load.wait_progress(50)
@@ -108,7 +103,7 @@ def test_a_leader_whose_disk_is_full_hears_who_leads_now_and_sends_its_producers
 ) -> None:
     with quorum_with_small_disk(folder) as quorum, Load(quorum, value_bytes=SMALL) as load:
         load.wait_progress()
-        have_node_1_lead(quorum)
+        quorum.lead(1)
         # It knows of the other nodes by node 1 alone, and asks it who leads for as long as it answers.
         servers = f"127.0.0.1:{quorum.port(1)}"
         producer = LibrdkafkaProducer(

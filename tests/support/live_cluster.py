@@ -343,13 +343,14 @@ class Cluster:
             return False
 
     def lead(self, node: int) -> None:
-        """Have this node lead, if it can."""
+        """Have this node lead, which is up to date or soon will be."""
 
         async def transfer() -> None:
             async with QuorumAdmin(self.bootstrap) as admin:
                 await admin.transfer_leader(node)
 
-        asyncio.run(transfer())
+        while self.wait_leader() != node:
+            asyncio.run(transfer())
 
     # -- waiting
 
