@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from quorumd.storage.errors import DamagedLog, DiskFailed
+from quorumd.server.model.runtime import OnUnreadable, told_first
 from quorumd.storage.log import Log
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class LogReader:
     handed over.
     """
 
-    def __init__(self, log: Log, on_unreadable: Callable[[DamagedLog | DiskFailed], None]) -> None:
+    def __init__(self, log: Log, on_unreadable: OnUnreadable) -> None:
         self._log = log
         self._on_unreadable = on_unreadable
         self._loop = asyncio.get_running_loop()
@@ -44,13 +44,8 @@ class LogReader:
         done: Callable[[bytes | BaseException], None],
     ) -> None:
         """The same from disk; `done` gets the bytes, or what went wrong, on the event loop."""
-
-        def read(outcome: bytes | BaseException) -> None:
-            if isinstance(outcome, (DamagedLog, DiskFailed)):
-                self._on_unreadable(outcome)
-            done(outcome)
-
-        self.run(lambda: self._log.read(offset, max_bytes, end_offset), read)
+        told = told_first(self._on_unreadable, done)
+        self.run(lambda: self._log.read(offset, max_bytes, end_offset), told)
 
     def run(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Run an action that reads the disk; `done` gets its result, or what went wrong."""

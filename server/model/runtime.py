@@ -38,6 +38,23 @@ class PartitionDisk(Disk, Protocol):
         """How long the write or the sync that is under way has taken so far; 0 if none is."""
 
 
+OnUnreadable = Callable[[DamagedLog | DiskFailed], None]
+"""Gets the damage that a read has found, or the failure of the disk."""
+
+
+def told_first(
+    on_unreadable: OnUnreadable, done: Callable[[bytes | BaseException], None]
+) -> Callable[[bytes | BaseException], None]:
+    """`done`, before which `on_unreadable` hears of an outcome that is for it."""
+
+    def read(outcome: bytes | BaseException) -> None:
+        if isinstance(outcome, (DamagedLog, DiskFailed)):
+            on_unreadable(outcome)
+        done(outcome)
+
+    return read
+
+
 class Reader(Protocol):
     """Reads from a partition's log without blocking the caller; see `quorumd.server.disk.log_reader`."""
 
@@ -98,6 +115,6 @@ class Runtime:
     """Call at the end of this turn of the event loop."""
     call_at: Callable[[float, Callable[[], None]], TimerHandle]
     disk: Callable[[Files, DiskListener], PartitionDisk]
-    reader: Callable[[Log, Callable[[DamagedLog | DiskFailed], None]], Reader]
+    reader: Callable[[Log, OnUnreadable], Reader]
     peer_channel: PeerChannelFactory
     build: Builder

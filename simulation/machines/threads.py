@@ -22,10 +22,11 @@ from quorumd.server.disk.group_commit import (
     Step,
 )
 from quorumd.server.model.disk_jobs import DiskListener, Files, Job, StoreChunk, Truncate
+from quorumd.server.model.runtime import OnUnreadable, told_first
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.snapshots.build_subprocess import damaged_snapshot
 from quorumd.server.snapshots.snapshot_builder import BuiltSnapshot, SnapshotBuilder
-from quorumd.storage.errors import DamagedLog, DiskFailed, StorageError
+from quorumd.storage.errors import StorageError
 from quorumd.storage.log import Log
 from simulation.checkers.copies import Copies
 from simulation.machines.process import Process
@@ -219,9 +220,7 @@ class SimBuild:
 class SimReader:
     """A `quorumd.server.model.runtime.Reader`."""
 
-    def __init__(
-        self, process: Process, log: Log, on_unreadable: Callable[[DamagedLog | DiskFailed], None]
-    ) -> None:
+    def __init__(self, process: Process, log: Log, on_unreadable: OnUnreadable) -> None:
         self._process = process
         self._log = log
         self._on_unreadable = on_unreadable
@@ -238,12 +237,8 @@ class SimReader:
         end_offset: int,
         done: Callable[[bytes | BaseException], None],
     ) -> None:
-        def read(outcome: bytes | BaseException) -> None:
-            if isinstance(outcome, (DamagedLog, DiskFailed)):
-                self._on_unreadable(outcome)
-            done(outcome)
-
-        self.run(lambda: self._log.read(offset, max_bytes, end_offset), read)
+        told = told_first(self._on_unreadable, done)
+        self.run(lambda: self._log.read(offset, max_bytes, end_offset), told)
 
     def run(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         def work() -> None:
