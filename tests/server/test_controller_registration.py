@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any, cast
 
 import pytest
@@ -23,16 +21,8 @@ from quorumd.wire.messages.controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
 )
-from quorumd.wire.schema import Message
 from tests.raft.harness import Bench, follower, unattached, voter_set
-from tests.server.produce_bench import Clock
-
-
-class NodeClock(Clock):
-    draw = staticmethod(Random(7).randrange)
-
-    def monotonic_ms(self) -> int:
-        return int(self.now * 1000)
+from tests.server.leader_questions import NodeClock, Questions
 
 
 def response(error: ErrorCode = ErrorCode.NONE) -> bytes:
@@ -49,25 +39,24 @@ class Registering:
 
     bench: Bench = field(default_factory=witness)
     clock: NodeClock = field(default_factory=NodeClock)
-    asked: list[ControllerRegistrationRequest] = field(default_factory=list)
+    questions: Questions = field(default_factory=lambda: Questions(VERSION))
 
     def __post_init__(self) -> None:
         self.drift = KafkaDrift(Metrics())
         runtime = cast(Runtime, self.clock)
         self.registration = ControllerRegistration(
-            self.bench.node, self._ask, runtime, self.drift, is_tls=True
+            self.bench.node, self.questions, runtime, self.drift, is_tls=True
         )
 
-    def _ask(
-        self,
-        message: Message,
-        version: int,
-        responded: Callable[[bytes, int], None],
-        failed: Callable[[str], None],
-    ) -> None:
-        assert version == VERSION
-        self.asked.append(cast(ControllerRegistrationRequest, message))
-        self.responded, self.failed = responded, failed
+    @property
+    def asked(self) -> list[ControllerRegistrationRequest]:
+        return [cast(ControllerRegistrationRequest, each.message) for each in self.questions]
+
+    def responded(self, frame: bytes, body_at: int) -> None:
+        self.questions[-1].responded(frame, body_at)
+
+    def failed(self, reason: str) -> None:
+        self.questions[-1].failed(reason)
 
     def wait(self) -> None:
         self.clock.move_to(self.clock.now + self.bench.node.config.fetch_timeout_ms / 1000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -21,16 +20,10 @@ from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumResponseReplica,
     DescribeQuorumResponseTopic,
 )
-from quorumd.wire.schema import Message
 from tests.raft.harness import follower
-from tests.server.produce_bench import Clock
+from tests.server.leader_questions import NodeClock, Question, Questions
 
 EPOCH = 3
-
-
-class WitnessClock(Clock):
-    def monotonic_ms(self) -> int:
-        return int(self.now * 1000)
 
 
 def described(
@@ -56,40 +49,26 @@ def described(
 class Witness:
     """A witness that has just found its leader."""
 
-    clock: WitnessClock = field(default_factory=WitnessClock)
+    clock: NodeClock = field(default_factory=NodeClock)
     metrics: Metrics = field(default_factory=Metrics)
-    asked: list[tuple[Callable[[bytes, int], None], Callable[[str], None]]] = field(
-        default_factory=list
-    )
+    asked: Questions = field(default_factory=lambda: Questions(VERSION))
 
     def __post_init__(self) -> None:
         bench = follower(4, is_witness=True, is_kafka_log=True)
         assert (bench.node.role, bench.node.epoch) == (Role.FOLLOWER, EPOCH)
         self.interval_s = FETCH_TIMEOUTS * bench.node.config.fetch_timeout_ms / 1000
         runtime = cast(Runtime, self.clock)
-        self.lead = WitnessLead(bench.node, self._ask, runtime, self.metrics, METADATA)
+        self.lead = WitnessLead(bench.node, self.asked, runtime, self.metrics, METADATA)
         self.lead.on_role()
 
-    def _ask(
-        self,
-        message: Message,
-        version: int,
-        responded: Callable[[bytes, int], None],
-        failed: Callable[[str], None],
-    ) -> None:
-        del message
-        assert version == VERSION
-        self.asked.append((responded, failed))
-
-    def asks(self) -> tuple[Callable[[bytes, int], None], Callable[[str], None]]:
+    def asks(self) -> Question:
         """What is to be called with the response to the next question, or without one."""
         self.clock.move_to(self.clock.now + self.interval_s)
         return self.asked.pop()
 
     def hears(self, response: bytes) -> int:
         """What the metric says after this response to the next question."""
-        responded, _ = self.asks()
-        responded(response, 0)
+        self.asks().responded(response, 0)
         return self.metrics.witness_ahead_records
 
 
@@ -130,9 +109,8 @@ def test_what_is_not_this_leaders_word_changes_nothing_and_is_asked_again(respon
 
 def test_without_a_response_it_asks_again_until_it_is_closed() -> None:
     witness = Witness()
-    _, failed = witness.asks()
-    failed("no connection")
-    _, failed = witness.asks()
+    witness.asks().failed("no connection")
+    failed = witness.asks().failed
     witness.lead.close()
     failed("no connection")
     witness.clock.move_to(witness.clock.now + witness.interval_s)
