@@ -26,6 +26,8 @@ from tests.support.load import PRODUCE, PRODUCE_VERSION, Load
 WRITES = frozenset({"pwrite64", "pwritev", "pwritev2"})
 CALLS = "openat,close,pwrite64,pwritev,pwritev2,fsync,fdatasync,rename,renameat,renameat2"
 SENDS = frozenset({"write", "sendto", "sendmsg", "writev"})
+COUNT_WHEN_BEGUN = SENDS | {"close"}
+"""What is sent may have arrived before the call ends, and a closed number be another file's."""
 TRACED = f"trace={CALLS},{','.join(sorted(SENDS))}"
 FETCH, VOTE = 1, 52
 
@@ -39,7 +41,7 @@ def why_not() -> str:
 
 @dataclass(slots=True)
 class Call:
-    """A system call: when it began if it sends, else when it ended; the bytes or the path it names."""
+    """A system call: when it began if it sends or closes, else when it ended; the bytes or path it names."""
 
     at_s: float
     name: str
@@ -66,7 +68,7 @@ def read_calls(path: Path) -> Iterator[Call]:
         if resumed := _RESUMED.match(line):
             thread, at, name, rest = resumed.groups()
             text = begun.pop(thread, "") + rest
-            if name not in SENDS:
+            if name not in COUNT_WHEN_BEGUN:
                 yield from _call(float(at), name, text, is_end=True)
         elif match := _LINE.match(line):
             thread, at, name, text = match.groups()
@@ -74,7 +76,7 @@ def read_calls(path: Path) -> Iterator[Call]:
                 yield from _call(float(at), name, text, is_end=False)
                 continue
             begun[thread] = text.removesuffix(_UNFINISHED)
-            if name in SENDS:
+            if name in COUNT_WHEN_BEGUN:
                 yield from _call(float(at), name, begun[thread] + ") = 1", is_end=False)
 
 
@@ -85,7 +87,7 @@ def _call(at_s: float, name: str, text: str, *, is_end: bool) -> Iterator[Call]:
         return
     data = b"".join(bytes.fromhex(found.replace("\\x", "")) for found in _STRING.findall(text))
     number = int(end.group(1)) if name == "openat" else int(handle.group()) if handle else -1
-    if name not in SENDS and not is_end:
+    if name not in COUNT_WHEN_BEGUN and not is_end:
         at_s += float(end.group(2) or 0)
     yield Call(at_s, name, number, data)
 
@@ -160,6 +162,24 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     finally:
         cluster.kill_all()
     return paths
+
+
+def test_a_file_that_opens_under_the_number_of_one_that_closes_is_itself(tmp_path: Path) -> None:
+    trace = tmp_path / "strace"
+    trace.write_text(
+        f'1 1.0 openat(AT_FDCWD, "{_as_traced("closed")}", O_RDONLY) = 7 <0.1>\n'
+        "1 2.0 close(7 <unfinished ...>\n"
+        f'2 2.1 openat(AT_FDCWD, "{_as_traced("opened")}", O_RDONLY) = 7 <0.1>\n'
+        "1 2.2 <... close resumed>) = 0 <0.2>\n"
+    )
+    disk = Disk()
+    for call in calls(trace):
+        disk.note(call)
+    assert disk.files == {7: "opened"}
+
+
+def _as_traced(text: str) -> str:
+    return "".join(f"\\x{each:02x}" for each in text.encode())
 
 
 def test_no_vote_is_granted_before_it_is_on_disk(traces: dict[int, Path]) -> None:
