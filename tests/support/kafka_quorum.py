@@ -155,12 +155,13 @@ class KafkaQuorum:
             raise AssertionError(f"{error}\n{self.tail_of_logs()}") from None
 
     def tail_of_logs(self) -> str:
-        """Which controllers run, and the newest lines that each has logged."""
+        """Which controllers run, what each says of the quorum, and the newest lines of its log."""
         told = []
         for node, each in self.controllers.items():
             said = each.output.read_text(errors="replace") if each.output.exists() else ""
             state = "runs" if each.is_running else "has ended"
-            told.append(f"-- Kafka {node} {state}\n{said[-3000:]}")
+            answer = describe_quorum_at(each.port, timeout_s=WAIT_S) if each.is_running else None
+            told.append(f"-- Kafka {node} {state}, describes {answer}\n{said[-3000:]}")
         return "\n".join(told)
 
 

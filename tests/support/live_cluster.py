@@ -468,12 +468,14 @@ def ask_port(
         return None
 
 
-def describe_quorum_at(port: int) -> DescribeQuorumResponsePartition | None:
-    """The answer to DescribeQuorum of whoever listens there; None if there is none within a second."""
+def describe_quorum_at(
+    port: int, timeout_s: float = ASK_S
+) -> DescribeQuorumResponsePartition | None:
+    """The answer to DescribeQuorum of whoever listens there; None if there is none in time."""
     partition = DescribeQuorumRequestPartition(partition_index=0)
     topic = DescribeQuorumRequestTopic(topic_name=TOPIC, partitions=(partition,))
     request = DescribeQuorumRequest(topics=(topic,))
-    answer = ask_port(port, request, DescribeQuorumResponse, _DESCRIBE_VERSION)
+    answer = ask_port(port, request, DescribeQuorumResponse, _DESCRIBE_VERSION, timeout_s)
     return answer.topics[0].partitions[0] if answer is not None and answer.topics else None
 
 
