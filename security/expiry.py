@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cryptography import x509
 
 from quorumd.security.distinguished_name import BadName, name_text
 from quorumd.security.material import Material
+
+SOON_S: Final = 14 * 86_400.0
+"""What ends within this, and within a third of its lifetime, has to be seen to."""
 
 
 class Expiry(NamedTuple):
@@ -21,6 +24,12 @@ class Expiry(NamedTuple):
     """Of the certificate; of a list, its issuer."""
     at_s: float
     """Seconds since 1970: from then on what rests on it is refused. Infinite: it names no end."""
+    begun_s: float
+    """Seconds since 1970: from then on it counts."""
+
+    def is_soon(self, now_s: float) -> bool:
+        """True if it should have been renewed by now: certificates may be made to live for a day."""
+        return self.at_s - now_s < min(SOON_S, max(self.at_s - self.begun_s, 0.0) / 3)
 
 
 def expiries(material: Material) -> list[Expiry]:
@@ -36,10 +45,11 @@ def expiries(material: Material) -> list[Expiry]:
 def _all(material: Material) -> Iterator[Expiry]:
     for number, certificate in enumerate((*material.chain, *material.roots)):
         role = "own" if material.chain and not number else "ca"
-        yield Expiry(role, _text(certificate.subject), certificate.not_valid_after_utc.timestamp())
+        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        yield Expiry(role, _text(certificate.subject), end.timestamp(), begin.timestamp())
     for crl in material.crls:
-        end = crl.next_update_utc
-        yield Expiry("crl", _text(crl.issuer), math.inf if end is None else end.timestamp())
+        next_s = math.inf if crl.next_update_utc is None else crl.next_update_utc.timestamp()
+        yield Expiry("crl", _text(crl.issuer), next_s, crl.last_update_utc.timestamp())
 
 
 def _text(name: x509.Name) -> str:

@@ -88,7 +88,7 @@ def certificate_report(config: Config) -> Iterator[str]:
     for port in config.tls_ports:
         material = read_material(port.tls)
         yield f"{port.name}: nothing would be refused"
-        for role, subject, at_s in expiries(material):
+        for role, subject, at_s, _ in expiries(material):
             if isfinite(at_s):
                 day = datetime.fromtimestamp(at_s, UTC)
                 left = duration(at_s - now_s)

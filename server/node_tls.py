@@ -38,8 +38,6 @@ LOG = Logger("tls")
 
 SWEEP_S: Final = 5.0
 WARN_AGAIN_S: Final = 86_400.0
-SOON_S: Final = 14 * 86_400.0
-"""Who has so long to go is warned of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +201,11 @@ class NodeTls:
         LOG.info("the files hold again what is in use", listener=name)
 
     def _note_loaded(self, name: str) -> None:
-        known = self._metrics.certificate_expiries
+        known = self._metrics.certificate_lifetimes
         for label in [label for label in known if label[0] == name]:
             del known[label]
         for each in self._expiries(name):
-            known[name, each.role, each.subject] = each.at_s
+            known[name, each.role, each.subject] = each.begun_s, each.at_s
         self._metrics.certificates_loaded_at_s = self._wall_s()
 
     def _expiries(self, name: str) -> list[Expiry]:
@@ -227,7 +225,7 @@ class NodeTls:
                     f"{_place(name)}: the new files are not used, those read before stay: {text}"
                 )
             for each in self._expiries(name):
-                if each.at_s - now_s < SOON_S:
+                if each.is_soon(now_s):
                     yield f"{_place(name)}: {_ending(each, now_s)}"
         yield from secret_warnings(self._config)
         # Several listeners mostly share their files.

@@ -351,15 +351,23 @@ class QuorumCollector(Collector):
     def _certificates(self) -> Iterator[Metric]:
         """Only where something is TLS."""
         metrics = self._metrics
-        if not metrics.certificate_expiries:
+        if not metrics.certificate_lifetimes:
             return
+        labels = ["listener", "role", "subject"]
+        start = GaugeMetricFamily(
+            "quorumd_certificate_start_timestamp_seconds",
+            "When a certificate or a revocation list begins.",
+            labels=labels,
+        )
         expiry = GaugeMetricFamily(
             "quorumd_certificate_expiry_timestamp_seconds",
             "When a certificate or a revocation list ends.",
-            labels=["listener", "role", "subject"],
+            labels=labels,
         )
-        for labels, at_s in metrics.certificate_expiries.items():
-            expiry.add_metric(labels, at_s)
+        for values, (start_s, end_s) in metrics.certificate_lifetimes.items():
+            start.add_metric(values, start_s)
+            expiry.add_metric(values, end_s)
+        yield start
         yield expiry
         yield _gauge(
             "quorumd_certificates_loaded_timestamp_seconds",

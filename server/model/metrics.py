@@ -42,7 +42,7 @@ class Metrics:
         "batch_bytes",
         "bytes_received",
         "bytes_sent",
-        "certificate_expiries",
+        "certificate_lifetimes",
         "certificate_reload_failures",
         "certificates_loaded_at_s",
         "commit_seconds",
@@ -141,8 +141,9 @@ class Metrics:
         self.elections = {"won": 0, "lost": 0}
         """Campaigns, by outcome."""
         self.log_lines_dropped = 0
-        self.certificate_expiries: dict[tuple[str, str, str], float] = {}
-        """Seconds since 1970 at which each one ends, by listener, role and subject; empty without TLS."""
+        self.certificate_lifetimes: dict[tuple[str, str, str], tuple[float, float]] = {}
+        """When each one begins and ends, in seconds since 1970; by listener, role and subject. Empty
+        without TLS."""
         self.certificates_loaded_at_s = 0.0
         """Seconds since 1970."""
         self.certificate_reload_failures = 0

@@ -279,11 +279,12 @@ def test_a_revocation_list_that_ends_is_warned_of_and_refuses_everybody_until_th
         of_list = "listener CONTROLLER: the revocation list of CN=old CA"
         return [each for each in strict.status(node)["warnings"] if each == f"{of_list} {text}"]
 
-    replace(site.crl, old.crl(number=2, end=now() + timedelta(days=13, hours=1)))
+    begin, end = now() - timedelta(days=30), now() + timedelta(days=13, hours=1)
+    replace(site.crl, old.crl(number=2, begin=begin, end=end))
     strict.look_now()
     strict.everywhere(lambda node: warnings(node, "ends in 13 d 0 h"), "a warning")
     ends = now() + timedelta(seconds=5)
-    replace(site.crl, old.crl(number=3, end=ends))
+    replace(site.crl, old.crl(number=3, begin=begin, end=ends))
     strict.look_now()
     strict.everywhere(lambda node: warnings(node, "ends in 0 d 0 h"), "a warning")
     over = "ended 0 d 0 h ago: whoever needs it is refused"

@@ -30,6 +30,7 @@ LOOK_BACK_S = 300
 OF_PROMETHEUS = {"up", "ALERTS"}
 OF_TLS = {
     "quorumd_certificate_expiry_timestamp_seconds",
+    "quorumd_certificate_start_timestamp_seconds",
     'quorumd_certificate_expiry_timestamp_seconds{role="own", listener!="http"}',
     "quorumd_certificate_reload_failures_total",
 }
