@@ -10,7 +10,7 @@ import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from quorumd.client.addresses import parse_addresses
@@ -260,7 +260,7 @@ def _to_int(lowest: int, highest: int) -> Callable[[str], int]:
 
 
 def _to_list(text: str) -> list[str]:
-    found = json.loads(text)
+    found = _json(text)
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise ValueError("expected a JSON list of texts")
     return found
@@ -281,10 +281,7 @@ def _to_offset(text: str) -> int:
 
 
 def _from_json(text: str) -> int:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"not valid JSON: {error}") from None
+    found = _json(text)
     partitions = found.get(TOPIC)
     if len(found) != 1 or not isinstance(partitions, dict) or list(partitions) != [str(PARTITION)]:
         raise ValueError(f"the log has one topic and one partition, {TOPIC} and {PARTITION}")
@@ -294,3 +291,10 @@ def _from_json(text: str) -> int:
             f"{offset!r} is no offset; -2 stands for the earliest and -1 for the latest"
         )
     return offset
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not valid JSON: {error}") from None
