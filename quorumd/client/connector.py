@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from quorumd.client.connection import ClientConnection
 from quorumd.client.error_messages import SPEAKS_PLAINTEXT, SPEAKS_TLS
 from quorumd.client.errors import ConnectionFailed, QuorumError
+from quorumd.client.name_lookups import NameLookups
 from quorumd.client.timing import Deadline
 from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem, PeerSpeaksPlaintext
@@ -44,6 +45,7 @@ class Connector:
     def __init__(self, client_id: str, security: Security | None = None) -> None:
         """Without `security` all is plaintext."""
         self._client_id = client_id
+        self._names = NameLookups()
         tls = None if security is None else security.tls
         self._keys = None if tls is None else _Keys(tls)
 
@@ -55,7 +57,7 @@ class Connector:
         """
         try:
             protocol = await self._protocol(address)
-            return await _dialled(address, self._client_id, timeout_s, protocol)
+            return await _dialled(self._names, address, self._client_id, timeout_s, protocol)
         except ConnectionFailed as error:
             if error.is_mute:
                 # What was sent may have been of the wrong kind: neither side can distinguish them.
@@ -89,11 +91,11 @@ class Connector:
     async def _mistaken(self, address: Address, timeout_s: float) -> CertificateProblem | None:
         """What is wrong if plaintext was sent where TLS is spoken, or the other way round."""
         if self._keys is None:
-            is_tls = await _speaks_tls(address, timeout_s)
+            is_tls = await _speaks_tls(self._names, address, timeout_s)
             return CertificateProblem(SPEAKS_TLS) if is_tls else None
         try:
             made = await _dialled(
-                address, self._client_id, timeout_s, lambda connection: connection
+                self._names, address, self._client_id, timeout_s, lambda connection: connection
             )
         except QuorumError:
             return None
@@ -184,14 +186,18 @@ class Unwatched:
 
 
 async def _dialled(
-    address: Address, client_id: str, timeout_s: float, protocol: _ProtocolFactory
+    names: NameLookups,
+    address: Address,
+    client_id: str,
+    timeout_s: float,
+    protocol: _ProtocolFactory,
 ) -> ClientConnection:
     """Raises ConnectionFailed, RequestRefused."""
     loop = asyncio.get_running_loop()
     connection = ClientConnection(address, client_id)
     try:
         async with asyncio.timeout(timeout_s):
-            sock = await _connected(address, timeout_s)
+            sock = await _connected(names, address, timeout_s)
             await loop.create_connection(lambda: protocol(connection), sock=sock)
     except TimeoutError:
         reason = f"no answer to the connection attempt within {timeout_s:.3g} s"
@@ -206,13 +212,13 @@ async def _dialled(
     return connection
 
 
-async def _connected(address: Address, timeout_s: float) -> socket.socket:
+async def _connected(names: NameLookups, address: Address, timeout_s: float) -> socket.socket:
     """To the first address of the host that answers. Each gets a share of the time: it may be silent.
 
     Raises the OSError of the last one.
     """
     deadline = Deadline(round(timeout_s * 1000))
-    found = await _resolved(address)
+    found = await names.addresses_of(address)
     failure = OSError("the host name has no address")
     for index, (family, where) in enumerate(found):
         try:
@@ -221,21 +227,6 @@ async def _connected(address: Address, timeout_s: float) -> socket.socket:
         except OSError as error:
             failure = error
     raise failure
-
-
-async def _resolved(address: Address) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
-    """The addresses of the host, for sockets of their families. A name is looked up in a thread."""
-    where = address.host, address.port
-    numeric = socket.AI_NUMERICHOST
-    try:
-        found = socket.getaddrinfo(*where, type=socket.SOCK_STREAM, flags=numeric)
-    except socket.gaierror:
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(*where, type=socket.SOCK_STREAM)
-    except UnicodeError:
-        # An empty label, or one of more than 63 characters: no name server is asked.
-        raise OSError(f"{address.host!r} is no host name") from None
-    return [(family, one) for family, _, _, _, one in found]
 
 
 async def _connected_to(
@@ -260,7 +251,7 @@ def _why_not_connected(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-async def _speaks_tls(address: Address, timeout_s: float) -> bool:
+async def _speaks_tls(names: NameLookups, address: Address, timeout_s: float) -> bool:
     """Whether a hello of TLS is answered. Nothing is verified, and nothing else sent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -271,7 +262,8 @@ async def _speaks_tls(address: Address, timeout_s: float) -> bool:
         tls.do_handshake()
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(address.host, address.port)
+            sock = await _connected(names, address, timeout_s)
+            reader, writer = await asyncio.open_connection(sock=sock)
             try:
                 writer.write(hello.read())
                 return await reader.read(1) in _TLS_ANSWERS

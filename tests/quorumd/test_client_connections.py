@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import threading
 import warnings
 from contextlib import ExitStack
 from typing import Any
@@ -90,6 +91,38 @@ def test_a_host_is_reached_at_another_address_where_the_first_is_silent(
                     assert await client.append([Record(value=b"a")]) == [0]
 
     asyncio.run(run())
+
+
+def test_a_name_server_that_is_silent_delays_neither_the_client_nor_the_end_of_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolve, over, asked = socket.getaddrinfo, threading.Event(), []
+
+    def silent(host: str, port: int, *rest: int, **named: int) -> list[Any]:
+        if host == "silent.example" and not named.get("flags", 0) & socket.AI_NUMERICHOST:
+            asked.append(host)
+            over.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "no name server answers")
+        return resolve(host, port, *rest, **named)
+
+    monkeypatch.setattr("socket.getaddrinfo", silent)
+
+    async def run() -> None:
+        async with FakeQuorum(size=1) as quorum:
+            node = f"localhost:{quorum.nodes[1].port}"
+            async with QuorumClient(f"silent.example:1,{node}") as client:
+                for _ in range(40):
+                    # Each finds the leader anew, and asks for all names.
+                    client.close()
+                    assert (await client.list_offsets(EARLIEST)).offset == 0
+                assert await asyncio.to_thread(lambda: not over.is_set())
+
+    try:
+        asyncio.run(run())
+        assert not over.is_set()
+        assert asked == ["silent.example"]
+    finally:
+        over.set()
 
 
 def test_the_client_says_who_it_is() -> None:
