@@ -79,7 +79,8 @@ class Producer:
 
     Made by `QuorumClient.producer`. `timeout_ms` bounds one batch with all its retries. `on_acknowledged`
     is called with the base offset and the record count of each batch, in order. `acknowledged_count`
-    records are committed, the last of them at `last_offset` (-1: none yet).
+    records are committed, the last of them at `last_offset` (-1: none yet). After a call that was cancelled
+    the next `append` or `flush` goes on.
     """
 
     def __init__(
@@ -225,13 +226,14 @@ class Producer:
         sent = batch.sent
         if sent is None:
             raise ConnectionFailed("the connection broke before the records were sent")
-        try:
-            async with asyncio.timeout(min(self._server_timeout_ms / 1000, deadline.remaining_s())):
-                frame = await sent.response
-        except TimeoutError:
+        limit_s = min(self._server_timeout_ms / 1000, deadline.remaining_s())
+        # Not awaited itself: a caller that is cancelled here would cancel it for the next call, too.
+        await asyncio.wait((sent.response,), timeout=limit_s)
+        if not sent.response.done():
             raise ConnectionFailed(
                 f"no acknowledgement within {self._server_timeout_ms / 1000:g} s"
-            ) from None
+            )
+        frame = sent.response.result()
         response = connection.read(frame, sent, ProduceResponse)
         partition = _only_partition(response)
         error = error_code(partition.error_code)

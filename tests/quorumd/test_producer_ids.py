@@ -1,4 +1,5 @@
-"""Which appends of a client share a producer id, and which have none; how their batches are numbered."""
+"""Which appends of a client share a producer id, and which have none; how their batches are numbered, and
+what becomes of those whose call was cancelled."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from quorumd.client.producer import TRY_TIMEOUT_MS, Producer, ProducerIdentity
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.init_producer_id import InitProducerIdRequest
 from quorumd.wire.messages.produce import ProduceRequest
-from quorumd.wire.records import read_header
+from quorumd.wire.records import Record, read_header
 from tests.quorumd.fake_quorum import FakeQuorum, numbered, with_quorum
 
 
@@ -128,5 +129,26 @@ def test_behind_the_last_number_of_a_producer_comes_0() -> None:
             await producer.flush()
         finder.close()
         assert [read_header(batch).base_sequence for batch in quorum.log] == [0x7FFFFFFE, 1]
+
+    with_quorum(story)
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_producer_goes_on_after_a_call_that_was_cancelled(idempotent: bool) -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        producer = client.producer(idempotent=idempotent)
+        await producer.append(Record(value=b"a"))
+        await producer.flush()
+        await producer.append(Record(value=b"b"))
+        flushing = asyncio.create_task(producer.flush())
+        await asyncio.sleep(0)
+        flushing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await flushing
+        assert producer.unknown_count == 1
+        await producer.append(Record(value=b"c"))
+        await producer.flush()
+        assert (producer.acknowledged_count, producer.last_offset) == (3, 2)
+        assert [record.value for record in quorum.records()] == [b"a", b"b", b"c"]
 
     with_quorum(story)
