@@ -9,7 +9,7 @@ call's timeout. Knows no terminal and no files.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar, cast
 
 from quorumd.client.base import BaseClient
@@ -266,7 +266,7 @@ class QuorumClient(BaseClient):
         max_bytes: int,
         max_wait_ms: int,
         deadline: Deadline,
-        read: Callable[[FetchResponsePartition, int], T],
+        read: Callable[[FetchResponsePartition, int], Awaitable[T]],
         *,
         min_bytes: int = 1,
     ) -> T:
@@ -286,7 +286,7 @@ class QuorumClient(BaseClient):
             if partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 return None
             check(READ, partition.error_code, response=response, partition=partition)
-            return read(partition, offset)
+            return await read(partition, offset)
 
         fetched = await self._finder.at_leader(READ, deadline, ask)
         if fetched is None:

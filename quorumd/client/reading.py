@@ -7,6 +7,7 @@ Source: KIP-98 (record batches), KIP-227 and KIP-516 (Fetch).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,6 +21,8 @@ from quorumd.wire.records import BatchHeader, Record, iter_records, scan
 READ = "read the log"
 UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 """Once the batches of a response have unpacked to so much, those behind them are left to the next Fetch."""
+RECORDS_AT_A_TIME = 2000
+"""Behind so many other tasks have a turn."""
 _RECORD_BYTES = 300
 """What a record costs in memory, besides its key and value."""
 
@@ -73,11 +76,13 @@ def only_fetched(response: FetchResponse) -> FetchResponsePartition:
     return partitions[0]
 
 
-def batches_from(data: bytes | memoryview, offset: int) -> tuple[tuple[FetchedBatch, ...], int]:
+async def batches_from(
+    data: bytes | memoryview, offset: int
+) -> tuple[tuple[FetchedBatch, ...], int]:
     """The batches from `offset` on (records below it are cut off), and the next offset to read.
 
-    These need not be all: what compressed batches unpack to is held. Raises ConnectionFailed if the bytes
-    are damaged: fetch them again, perhaps from another node.
+    These need not be all: what compressed batches unpack to is held. Other tasks have turns meanwhile. Raises
+    ConnectionFailed if the bytes are damaged: fetch them again, perhaps from another node.
     """
     try:
         found = scan(data)
@@ -85,19 +90,31 @@ def batches_from(data: bytes | memoryview, offset: int) -> tuple[tuple[FetchedBa
         raise ConnectionFailed(f"sent damaged records: {error}") from None
     view = memoryview(data)
     batches: list[FetchedBatch] = []
-    held_bytes = 0
+    held_bytes = read_count = 0
     for position, header in found:
         if header.next_offset <= offset:
             continue
         if held_bytes > UNPACKED_BYTES_MAX:
             break
-        batch = _read_batch(view[position : position + header.size_bytes], header, offset)
-        batches.append(batch)
+        batch = view[position : position + header.size_bytes]
+        records: list[Record] = []
+        problem: str | None = None
+        try:
+            for record in () if header.is_control else iter_records(batch):
+                if record.offset >= offset:
+                    records.append(record)
+                read_count += 1
+                if read_count % RECORDS_AT_A_TIME == 0:
+                    await asyncio.sleep(0)
+        except CorruptBatch as error:
+            records, problem = [], str(error)
+        leader_id = _named_leader(batch) if header.is_control else None
+        batches.append(FetchedBatch(header, tuple(records), problem, leader_id))
         offset = header.next_offset
         if header.codec:
             held_bytes += sum(
                 _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
-                for record in batch.records
+                for record in records
             )
     return tuple(batches), offset
 
@@ -113,10 +130,10 @@ def raw_batches_from(data: bytes | memoryview, offset: int) -> RawFetched:
     return RawFetched(memoryview(data), [each for each in found if each[1].next_offset > offset])
 
 
-def fetched_from(partition: FetchResponsePartition, offset: int) -> Fetched:
+async def fetched_from(partition: FetchResponsePartition, offset: int) -> Fetched:
     """What a leader has answered for `offset`. Raises ConnectionFailed as `batches_from` does."""
     data = partition.records or b""
-    batches, next_offset = batches_from(data, offset)
+    batches, next_offset = await batches_from(data, offset)
     if data and next_offset == offset:
         raise ConnectionFailed(f"sent {len(data)} bytes but no whole batch at offset {offset}")
     return Fetched(
@@ -127,19 +144,9 @@ def fetched_from(partition: FetchResponsePartition, offset: int) -> Fetched:
     )
 
 
-def raw_fetched_from(partition: FetchResponsePartition, offset: int) -> RawFetched:
+async def raw_fetched_from(partition: FetchResponsePartition, offset: int) -> RawFetched:
     """The same as bytes."""
     return raw_batches_from(partition.records or b"", offset)
-
-
-def _read_batch(data: memoryview, header: BatchHeader, offset: int) -> FetchedBatch:
-    if header.is_control:
-        return FetchedBatch(header, (), leader_id=_named_leader(data))
-    try:
-        records = tuple(iter_records(data))
-    except CorruptBatch as error:
-        return FetchedBatch(header, (), str(error))
-    return FetchedBatch(header, tuple(record for record in records if record.offset >= offset))
 
 
 def _named_leader(data: memoryview) -> int | None:

@@ -26,7 +26,7 @@ from quorumd.security.errors import CertificateProblem
 from quorumd.wire.sequence_check import epoch_problem
 
 FOLLOWED_BYTES = 1024 * 1024
-"""To fetch at a time: a response of small records takes a tenth of a second to read, and other tasks wait."""
+"""To fetch at a time: all records of a response are held."""
 FetchFrom = Callable[[int], Awaitable[Fetched]]
 
 

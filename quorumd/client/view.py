@@ -21,11 +21,10 @@ from quorumd.client.events import (
     QuorumRestored,
     SnapshotLoaded,
 )
+from quorumd.client.reading import RECORDS_AT_A_TIME
 from quorumd.client.timing import Deadline
 from quorumd.client.transaction import RETRY_DEFAULT, Attempts, Retry, Transaction, Updated
 from quorumd.security.errors import CertificateProblem
-
-_RECORDS_AT_A_TIME = 2000
 
 T = TypeVar("T")
 
@@ -78,7 +77,7 @@ class KeyValueMap:
         if isinstance(event, BatchCommitted):
             self._apply_batch(event)
             self._applied_count += len(event.records)
-            if self._applied_count >= _RECORDS_AT_A_TIME:
+            if self._applied_count >= RECORDS_AT_A_TIME:
                 self._applied_count = 0
                 await asyncio.sleep(0)
         elif isinstance(event, SnapshotLoaded):
@@ -106,7 +105,7 @@ class KeyValueMap:
                 known = self.entries.get(key)
                 # Equal values are kept in memory once.
                 entries[key] = known if known is not None and _is_same(known, entry) else entry
-            if count % _RECORDS_AT_A_TIME == 0:
+            if count % RECORDS_AT_A_TIME == 0:
                 await asyncio.sleep(0)
         former, self.entries = self.entries, entries
         self.offset = snapshot.id.end_offset

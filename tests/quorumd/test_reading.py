@@ -1,23 +1,29 @@
-"""The batches of one Fetch response: how many are unpacked at a time."""
+"""The batches of one Fetch response: how many are unpacked at a time, while other tasks go on."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from quorumd.client.reading import UNPACKED_BYTES_MAX, batches_from
+from quorumd.client.reading import RECORDS_AT_A_TIME, UNPACKED_BYTES_MAX, batches_from
 from quorumd.wire.records import Record, build_batch
 from tests.support.claimed_offsets import gzip_claiming
 
 
 def in_parts(data: bytes) -> list[list[int]]:
     """The base offsets of the batches of each part, as a reader gets them that goes on behind it."""
-    parts, offset, end = [], 0, -1
-    while offset != end:
-        end = offset
-        batches, offset = batches_from(data, offset)
-        if batches:
-            parts.append([batch.header.base_offset for batch in batches])
-    return parts
+
+    async def run() -> list[list[int]]:
+        parts, offset, end = [], 0, -1
+        while offset != end:
+            end = offset
+            batches, offset = await batches_from(data, offset)
+            if batches:
+                parts.append([batch.header.base_offset for batch in batches])
+        return parts
+
+    return asyncio.run(run())
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
@@ -45,7 +51,30 @@ def test_what_is_not_compressed_is_as_large_as_it_was_sent() -> None:
 def test_compressed_records_that_claim_other_offsets_are_read_once_each() -> None:
     data = gzip_claiming((0, 100_000, 1, -7), base_offset=70)
     for offset in range(70, 74):
-        batches, end = batches_from(data, offset)
+        batches, end = asyncio.run(batches_from(data, offset))
         (batch,) = batches
         assert [record.offset for record in batch.records] == list(range(offset, 74))
         assert end == 74
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize("in_a_batch", [10, 20 * RECORDS_AT_A_TIME])
+def test_other_tasks_have_turns_while_many_small_records_are_read(
+    codec: int, in_a_batch: int
+) -> None:
+    count = 20 * RECORDS_AT_A_TIME
+    records = [Record()] * in_a_batch
+    data = b"".join(
+        build_batch(records, base_offset=at, codec=codec) for at in range(0, count, in_a_batch)
+    )
+
+    async def run() -> int:
+        reading = asyncio.create_task(batches_from(data, 0))
+        turns = 0
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert reading.result()[1] == count
+        return turns
+
+    assert asyncio.run(run()) >= count // RECORDS_AT_A_TIME
