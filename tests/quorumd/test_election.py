@@ -20,6 +20,7 @@ from quorumd import (
     list_claims,
 )
 from quorumd.client.coordination.coordinator import Coordinator
+from quorumd.wire.conditions import KEY_BYTES_MAX
 from quorumd.wire.messages.fetch import FetchRequest
 from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum
@@ -181,6 +182,30 @@ def test_a_process_that_died_is_deleted_by_another_one_and_a_living_one_is_not()
             while len(view) > 1:
                 await view.wait_for(view.offset)
             assert await registered(client) == {b"web/2": ""}
+
+    with_quorum(story)
+
+
+@pytest.mark.long
+def test_a_foreign_key_that_no_condition_takes_keeps_no_other_from_being_deleted() -> None:
+    """A condition on its key would be refused, and with it the whole batch."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        gone = QuorumClient(quorum.addresses)
+        await Registration(gone, "web/1", ttl=1).__aenter__()
+        (claim,) = quorum.records()
+        foreign = Record(key=REGISTRATIONS + bytes(KEY_BYTES_MAX), value=claim.value)
+        await client.append([foreign])
+        await Registration(gone, "web/2", ttl=1).__aenter__()
+        sweep_often(client)
+        async with (
+            Registration(client, "web/3", ttl=1),
+            KeyValueView(client, prefix=REGISTRATIONS + b"web/") as view,
+        ):
+            gone.close()
+            async with asyncio.timeout(20):
+                while len(view) > 1:
+                    await view.wait_for(view.offset)
 
     with_quorum(story)
 
