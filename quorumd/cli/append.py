@@ -257,22 +257,19 @@ class AppendJob:
         is_idle: Idle,
         on_piece: OnChunk | None,
     ) -> None:
-        async for lines in pieces:
-            for line in lines:
-                await producer.append(await self._record(producer, line))
-            if is_idle():
-                await producer.flush()
-            if on_piece is not None:
-                on_piece()
-        await producer.flush()
-
-    async def _record(self, producer: Producer, line: bytes) -> Record:
-        """The record of a line; if it is none, everything before it is appended all the same."""
         try:
-            return self._format.record(line)
+            async for lines in pieces:
+                for line in lines:
+                    await producer.append(self._format.record(line))
+                if is_idle():
+                    await producer.flush()
+                if on_piece is not None:
+                    on_piece()
         except click.ClickException as error:
+            # What is before a line that is none is appended all the same.
             await producer.flush()
             raise click.ClickException(f"{error.message}. {self.acknowledged_text()}.") from None
+        await producer.flush()
 
     def _acknowledged(self, base_offset: int, count: int) -> None:
         if self.first_offset < 0:

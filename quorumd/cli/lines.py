@@ -52,8 +52,8 @@ class LineReader:
             line_count += len(lines)
             if len(rest) > LINE_BYTES_MAX:
                 raise click.ClickException(
-                    f"line {line_count + 1} is longer than {LINE_BYTES_MAX >> 20} MiB; no quorum "
-                    "takes a record of that size. Is the input text, with a record on each line?"
+                    f"line {line_count + 1} is longer than {LINE_BYTES_MAX >> 20} MiB, and no quorum "
+                    "takes a record of that size: the input has to be text, with a record on each line"
                 )
             if lines:
                 yield lines

@@ -148,6 +148,8 @@ def test_a_line_longer_than_any_record_is_refused(quorum: QuorumThread, quorumct
     done = quorumctl("append", stdin=b"short\n" + b"x" * (9 << 20))
     assert done.code == 1
     assert "line 2 is longer than 8 MiB" in done.err
+    assert "1 record acknowledged, the last one at offset 0" in done.err
+    assert values(quorum) == [b"short"]
 
 
 def test_a_refused_append_says_why_and_what_to_do(quorum: QuorumThread, quorumctl: Run) -> None:
