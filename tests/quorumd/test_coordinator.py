@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -17,8 +19,10 @@ from quorumd import (
     Record,
     force_unlock,
 )
+from quorumd.client.coordination.claim_record import ClaimRecord
 from quorumd.client.coordination.coordinator import IN_FLIGHT_MAX, Coordinator
 from quorumd.client.errors import ClientClosed
+from quorumd.security.errors import CertificateProblem
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.fetch import FetchRequest, FetchResponse
 from quorumd.wire.messages.produce import ProduceRequest
@@ -294,5 +298,89 @@ def test_who_takes_a_lock_waits_for_no_turn_of_those_who_queue() -> None:
         async with asyncio.timeout(AT_ONCE_S):
             async with Lock(client, "a") as lock:
                 assert lock.is_held
+
+    with_quorum(story)
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_who_is_refused_for_what_it_has_not_read_reads_that_before_it_tries_again(
+    remembers: bool,
+) -> None:
+    """The leader names the record, or has forgotten what was written so long ago."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        is_asked, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(node_id: int, request: FetchRequest) -> FetchResponse:
+            is_asked.set()
+            await goes_on.wait()
+            return await quorum.nodes[node_id]._fetch(request)
+
+        async with QuorumClient(quorum.addresses) as other, Lock(client, "b", ttl=600):
+            quorum.handlers[FetchRequest] = slow
+            await is_asked.wait()
+            await other.append([Record(key=b"quorumd.locks/a", value=b"?")])
+            if not remembers:
+                quorum.judge.close()
+            before = len(quorum.requests)
+            acquired = asyncio.create_task(Lock(client, "a").acquire(wait_s=0))
+            await asyncio.wait([acquired], timeout=0.3)
+            sent = [each for _, each in quorum.requests[before:]]
+            assert sum(isinstance(each, ProduceRequest) for each in sent) == 1
+            goes_on.set()
+            with pytest.raises(NotAcquired):
+                await acquired
+
+    with_quorum(story)
+
+
+def test_a_certificate_that_is_refused_for_a_moment_ends_no_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is made anew while programs run."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        append, refused = client.append, 0
+
+        async def refuse_twice(*arguments: Any, **options: Any) -> list[int]:
+            nonlocal refused
+            if refused < 2:
+                refused += 1
+                raise CertificateProblem("it is expired")
+            return await append(*arguments, **options)
+
+        async with Lock(client, "a", ttl=1) as lock:
+            monkeypatch.setattr(client, "append", refuse_twice)
+            await asyncio.sleep(1.2)
+            assert refused == 2
+            assert lock.is_held
+
+    with_quorum(story)
+
+
+def test_who_waited_through_an_outage_watches_a_dead_holder_as_anybody_else() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        dead = ClaimRecord("o", "h", 1, "", "", 1000, "1" * 32, "2" * 32)
+        long_ago_ms = int(time.time() * 1000) - 3_600_000
+        await client.append(
+            [Record(timestamp=long_ago_ms, key=b"quorumd.locks/a", value=dead.encoded())]
+        )
+        refused = asyncio.Event()
+
+        def note(_: int, request: Message, answer: Message) -> Message:
+            if isinstance(request, ProduceRequest):
+                refused.set()
+            return answer
+
+        async with Lock(client, "b", ttl=600):
+            quorum.elect(0)
+            quorum.before_answer = note
+            lock = Lock(client, "a", ttl=1)
+            acquired = asyncio.create_task(lock.acquire(wait_s=0.8))
+            await refused.wait()
+            await asyncio.sleep(0.4)
+            quorum.elect(2)
+            await acquired
+            await lock.release()
 
     with_quorum(story)

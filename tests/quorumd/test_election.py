@@ -222,6 +222,17 @@ def test_what_was_deleted_in_an_outage_is_registered_again() -> None:
     with_quorum(story)
 
 
+def test_and_at_once_however_long_its_ttl_is() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with Registration(client, "web/1", ttl=600), asyncio.timeout(10):
+            await client.append([Record(key=REGISTRATIONS + b"web/1", value=None)])
+            async with KeyValueView(client, prefix=REGISTRATIONS) as view:
+                while not view.items():
+                    await view.wait_for(view.offset)
+
+    with_quorum(story)
+
+
 def test_an_object_registers_once_at_a_time() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         registration = Registration(client, "web/1")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 
-from quorumd import Lock, QuorumClient, list_claims
-from quorumd.wire.messages.produce import ProduceRequest
+from quorumd import Lock, LockLost, QuorumClient, force_unlock, list_claims
+from quorumd.wire.messages.produce import ProduceRequest, ProduceResponse
 from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.quorumd.test_lock import with_quorum
@@ -84,5 +85,62 @@ def test_of_two_that_give_it_back_while_it_is_renewed_the_first_does() -> None:
         outcomes = await asyncio.gather(lock.release(), lock.release())
         assert list(outcomes) == [True, False]
         assert count == 3
+
+    with_quorum(story)
+
+
+def test_what_is_on_its_way_to_the_leader_when_its_task_is_cancelled_is_deleted_too() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        arrived, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(node_id: int, request: ProduceRequest) -> ProduceResponse:
+            arrived.set()
+            await goes_on.wait()
+            return quorum.nodes[node_id]._produce(request)
+
+        quorum.handlers[ProduceRequest] = slow
+        task = asyncio.create_task(Lock(client, "a", ttl=600).acquire())
+        await arrived.wait()
+        task.cancel()
+        await asyncio.wait([task], timeout=0.1)
+        assert not task.done()
+        goes_on.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert len(list(quorum.records())) == 2
+        assert await list_claims(client) == []
+
+    with_quorum(story)
+
+
+def test_an_error_in_the_block_is_what_comes_out_though_the_lock_was_lost() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        lock = Lock(client, "a", ttl=600)
+
+        async def fail_without_it() -> None:
+            async with lock:
+                await force_unlock(client, "a", lock.token)
+                await lock.lost.wait()
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail_without_it()
+        with pytest.raises(LockLost):
+            lock.check()
+
+    with_quorum(story)
+
+
+def test_sigterm_is_as_it_was_once_nothing_is_held_or_waited_for() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        async with Lock(client, "a"), Lock(client, "b"):
+            waiting = asyncio.create_task(Lock(client, "a").acquire())
+            await asyncio.sleep(0)
+            assert callable(signal.getsignal(signal.SIGTERM))
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert callable(signal.getsignal(signal.SIGTERM))
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
     with_quorum(story)
