@@ -92,6 +92,16 @@ def test_a_conflict_names_the_key_and_its_offset(idempotent: bool) -> None:
     run(work)
 
 
+def test_headers_of_the_first_record_are_kept_beside_the_condition() -> None:
+    async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
+        headers = (("trace", b"7"), ("none", None))
+        await client.append([Record(key=b"a", headers=headers)] * 2, if_unchanged_since=0)
+        first, second = quorum.records()
+        assert first.headers[:2] == second.headers == headers
+
+    run(work)
+
+
 def test_a_key_that_reads_like_the_leaders_words_does_not_change_the_offset() -> None:
     async def work(quorum: FakeQuorum, client: QuorumClient) -> None:
         put(quorum, b"a")

@@ -1,4 +1,4 @@
-"""The batches of one Fetch response: how many are unpacked at a time, while other tasks go on."""
+"""The batches of one Fetch response: which are read, and how many at a time, while other tasks go on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import asyncio
 
 import pytest
 
-from quorumd.client.reading import RECORDS_AT_A_TIME, UNPACKED_BYTES_MAX, batches_from
+from quorumd.client.errors import ConnectionFailed
+from quorumd.client.reading import (
+    RECORDS_AT_A_TIME,
+    UNPACKED_BYTES_MAX,
+    batches_from,
+    fetched_from,
+    raw_batches_from,
+)
+from quorumd.wire.messages.fetch import FetchResponsePartition
 from quorumd.wire.records import Record, build_batch
 from tests.support.claimed_offsets import gzip_claiming
 
@@ -78,3 +86,18 @@ def test_other_tasks_have_turns_while_many_small_records_are_read(
         return turns
 
     assert asyncio.run(run()) >= count // RECORDS_AT_A_TIME
+
+
+def test_raw_batches_begin_with_the_one_that_has_the_offset() -> None:
+    data = b"".join(build_batch([Record()] * 3, base_offset=at) for at in (0, 3))
+    for offset, first in ((0, 0), (2, 0), (3, 3), (5, 3)):
+        assert raw_batches_from(data, offset).batches[0][1].base_offset == first
+
+
+def test_bytes_that_bring_no_reader_on_are_damage_and_not_an_answer_without_records() -> None:
+    """Else it would ask for the same again, for ever and without a pause."""
+    for data in (build_batch([Record()], base_offset=4), build_batch([Record()])[:-1]):
+        with pytest.raises(ConnectionFailed, match="no whole batch at offset 5"):
+            asyncio.run(fetched_from(FetchResponsePartition(records=data), 5))
+    nothing = asyncio.run(fetched_from(FetchResponsePartition(records=b""), 5))
+    assert nothing.next_offset == 5

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -319,6 +321,32 @@ def test_who_cannot_learn_of_the_change_does_not_try_again_for_ever() -> None:
             await view.update(b"a", one_more, retry=Retry(timeout_ms=300))
 
     with_view(story)
+
+
+def test_what_is_committed_is_no_failure_though_the_view_learns_of_it_too_late() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient, view: KeyValueView) -> None:
+        stop_fetches(quorum)
+        async with asyncio.timeout(5):
+            async with view.transaction(timeout_ms=300) as transaction:
+                transaction.put(b"n", b"new")
+        assert transaction.offset == 1
+        assert [record.value for record in quorum.records()] == [b"old", b"new"]
+
+    with_view(story, b"n")
+
+
+def test_a_transaction_that_is_over_takes_no_memory() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient, view: KeyValueView) -> None:
+        over = []
+        for key in (b"n", b"m"):
+            async with view.transaction() as transaction:
+                transaction.put(key, b"new")
+            over.append(weakref.ref(transaction))
+            del transaction
+        gc.collect()
+        assert [each() for each in over] == [None, None]
+
+    with_view(story, b"n")
 
 
 @pytest.mark.parametrize("wrong", [{"attempts_max": 0}, {"timeout_ms": 0}])
