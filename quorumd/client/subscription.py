@@ -134,8 +134,8 @@ class LogSubscription:
 
     def _take(self, batch: FetchedBatch) -> list[LogEvent]:
         header = batch.header
-        # The first one may begin before the offset that is asked for.
-        is_next = header.base_offset <= self._offset < header.next_offset
+        # The first one may begin before the offset that is asked for; none ends there or before.
+        is_next = header.base_offset <= self._offset
         if not is_next or epoch_problem(header.epoch, self._epoch):
             raise LogReplaced(self._offset, self._epoch, header.base_offset, header.epoch)
         base_offset, self._offset, self._epoch = self._offset, header.next_offset, header.epoch
