@@ -19,7 +19,8 @@ from quorumd import (
     Registration,
     list_claims,
 )
-from quorumd.client.coordination.coordinator import Coordinator
+from quorumd.client.coordination.coordinator import SWEEP_S, Coordinator
+from quorumd.client.errors import ClientClosed
 from quorumd.wire.conditions import KEY_BYTES_MAX
 from quorumd.wire.messages.fetch import FetchRequest
 from quorumd.wire.schema import Message
@@ -85,7 +86,41 @@ def test_a_leader_that_died_does_not_lead_when_its_ttl_is_over() -> None:
         async with aclosing(Election(client, "scheduler").observe()) as leaders:
             assert await anext(leaders) is not None
             gone.close()
+            async with asyncio.timeout(SWEEP_S[0] - 1):
+                assert await anext(leaders) is None, "before its record is deleted"
+        assert await Election(client, "scheduler").leader() is None
+
+    with_quorum(story)
+
+
+def test_who_has_asked_for_the_leader_or_observed_reads_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quorumd.client.coordination.coordinator.LINGER_S", 0.0)
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        election = Election(client, "scheduler")
+        assert await election.leader() is None
+        async with aclosing(election.observe()) as leaders:
             assert await anext(leaders) is None
+        await asyncio.sleep(0.1)
+        before = len(quorum.requests)
+        await asyncio.sleep(0.6)
+        assert len(quorum.requests) == before
+
+    with_quorum(story)
+
+
+def test_who_observes_is_told_that_the_client_was_closed() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with aclosing(Election(client, "scheduler").observe()) as leaders:
+            assert await anext(leaders) is None
+            following = asyncio.ensure_future(anext(leaders))
+            await asyncio.sleep(0)
+            client.close()
+            async with asyncio.timeout(10):
+                with pytest.raises(ClientClosed):
+                    await following
 
     with_quorum(story)
 

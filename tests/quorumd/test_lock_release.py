@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterator
+from types import FrameType
 
 import pytest
 
 from quorumd import Lock, LockLost, QuorumClient, force_unlock, list_claims
+from quorumd.client.coordination.termination import Termination
 from quorumd.wire.messages.produce import ProduceRequest, ProduceResponse
 from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum
@@ -131,6 +134,16 @@ def test_an_error_in_the_block_is_what_comes_out_though_the_lock_was_lost() -> N
     with_quorum(story)
 
 
+@pytest.fixture
+def sigterm_ends_us(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """And nothing is held, whatever other tests have left."""
+    monkeypatch.setattr("quorumd.client.coordination.tenure.TERMINATION", Termination())
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("sigterm_ends_us")
 def test_sigterm_is_as_it_was_once_nothing_is_held_or_waited_for() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -142,5 +155,22 @@ def test_sigterm_is_as_it_was_once_nothing_is_held_or_waited_for() -> None:
             await asyncio.wait([waiting])
             assert callable(signal.getsignal(signal.SIGTERM))
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    with_quorum(story)
+
+
+@pytest.mark.usefixtures("sigterm_ends_us")
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_a_handler_of_the_program_s_own_is_left_as_it_is(comes_first: bool) -> None:
+    def own(number: int, frame: FrameType | None) -> None: ...
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        if comes_first:
+            signal.signal(signal.SIGTERM, own)
+        async with Lock(client, "a"):
+            if not comes_first:
+                signal.signal(signal.SIGTERM, own)
+            assert signal.getsignal(signal.SIGTERM) is own
+        assert signal.getsignal(signal.SIGTERM) is own
 
     with_quorum(story)
