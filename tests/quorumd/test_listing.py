@@ -71,7 +71,7 @@ def test_limits_are_inclusive_and_of_bytes_or_characters() -> None:
         {"owner": None, "comment": "", "value": "ü" * (VALUE_BYTES_MAX // 2) + "u"},
     ):
         with pytest.raises(ValueError, match=r"give"):
-            check_texts(**texts)  # type: ignore[arg-type]
+            check_texts(**texts)
 
 
 def test_those_who_wait_are_listed_by_their_places_and_names_ascending() -> None:
