@@ -148,3 +148,37 @@ def test_a_wrong_file_changes_nothing(
     assert done.has_one_error
     assert complaint in done.err
     assert pairs(quorum) == []
+
+
+def test_of_several_keys_each_has_to_be_absent(
+    quorum: QuorumThread, quorumctl: Run, tmp_path: Path
+) -> None:
+    quorumctl("put", "b", "1")
+    file = tmp_path / "pairs"
+    file.write_bytes(b"a\t1\nb\t2\n")
+    done = quorumctl("put", "--if-absent", "--file", file)
+    assert (done.code, done.err) == (
+        CONFLICT,
+        "conflict: b was written at offset 0, and was to be absent\n",
+    )
+    assert pairs(quorum) == [(b"b", b"1")]
+
+
+def test_values_of_a_file_are_put_as_they_are_under_a_condition_too(
+    quorum: QuorumThread, quorumctl: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "pairs"
+    file.write_bytes(b" a\t 1 \r\nb\t\n")
+    assert quorumctl("put", "--if-absent", "--file", file).code == 0
+    assert pairs(quorum) == [(b" a", b" 1 \r"), (b"b", b"")]
+
+
+def test_offset_0_is_a_condition(quorum: QuorumThread, quorumctl: Run, tmp_path: Path) -> None:
+    quorumctl("put", "a", "1")
+    assert quorumctl("delete", "a", "--if-unchanged-since", 0).code == CONFLICT
+    assert quorumctl("put", "a", "2", "--if-unchanged-since", 0).code == CONFLICT
+    file = tmp_path / "changes"
+    changes = [{"key": "a", "value": "2"}]
+    file.write_text(json.dumps({"if_unchanged_since": 1, "changes": changes}))
+    assert quorumctl("txn", "--file", file, "--if-unchanged-since", 0).code == CONFLICT
+    assert quorumctl("txn", "--file", file).code == 0

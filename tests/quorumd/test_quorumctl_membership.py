@@ -493,3 +493,11 @@ def test_a_voter_that_died_a_moment_ago_is_not_taken_for_well(
     done = quorumctl("replace-voter", 3, "--timeout", 1)
     assert done.has_one_error
     assert "has not fetched since this was asked" in done.err
+
+
+@pytest.mark.parametrize("names", [("A://h:1", "a://h:2"), ("A://h:1", "A://h:1")])
+def test_a_listener_is_named_once(names: tuple[str, str], quorumctl: Run) -> None:
+    options = [part for name in names for part in ("--endpoint", name)]
+    done = quorumctl("add-voter", "-b", "h:1", "--replica-id", 4, *options)
+    assert done.code == 2
+    assert "the listener A is named twice" in done.err
