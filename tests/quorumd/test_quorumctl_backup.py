@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,13 @@ def cut(quorum: FakeQuorum, batches: int, epoch: int = 1) -> None:
     quorum.log_start_offset = 3 * batches
     data = snapshot_bytes({b"k": (b"v", 0)}, epoch=epoch)
     quorum.snapshots[quorum.log_start_offset, epoch] = data
+
+
+def with_records(answer: FetchResponse, records: bytes) -> FetchResponse:
+    """The same answer, with other bytes."""
+    topic = answer.responses[0]
+    partition = replace(topic.partitions[0], records=records)
+    return replace(answer, responses=(replace(topic, partitions=(partition,)),))
 
 
 @pytest.fixture
@@ -285,14 +293,13 @@ def test_bytes_that_were_damaged_on_the_way_are_asked_for_again(
     left = [3]
 
     def damage(node: int, request: Message, answer: Message) -> Message:
-        if isinstance(answer, FetchResponse) and left[0]:
-            partition = answer.responses[0].partitions[0]
-            if partition.records:
-                left[0] -= 1
-                data = bytearray(partition.records)
-                data[80] ^= 1
-                partition.records = bytes(data)
-        return answer
+        if not isinstance(answer, FetchResponse) or not left[0]:
+            return answer
+        data = bytearray(answer.responses[0].partitions[0].records or b"")
+        if data:
+            left[0] -= 1
+            data[80] ^= 1
+        return with_records(answer, bytes(data))
 
     quorum.call(fill)
     quorum.quorum.before_answer = damage
@@ -486,3 +493,52 @@ def test_a_backup_that_takes_long_shows_a_bar(quorum: QuorumThread, target: Path
     assert "loading the snapshot" in shown
     assert "backed up offsets 0 to 300" in shown
     check(target, quorum.quorum)
+
+
+def test_a_snapshot_that_leaves_one_offset_out_is_not_enough(
+    quorum: QuorumThread, quorumctl: Run, target: Path
+) -> None:
+    def fill_and_forget(fake: FakeQuorum) -> None:
+        fill(fake)
+        cut(fake, 90)
+        data = fake.snapshots.pop((270, 1))
+        fake.snapshots[269, 1] = data
+
+    quorum.call(fill_and_forget)
+    done = quorumctl("backup", target)
+    assert done.code == 1
+    assert "retention has deleted the start of the log" in done.err
+    nothing_left(target)
+
+
+def test_addresses_that_lead_to_two_quorums_make_no_backup(
+    quorum: QuorumThread, quorumctl: Run, target: Path
+) -> None:
+    def change(node: int, request: Message, answer: Message) -> Message:
+        if isinstance(answer, FetchResponse):
+            quorum.quorum.cluster_id = "another"
+        return answer
+
+    quorum.call(fill)
+    quorum.quorum.before_answer = change
+    done = quorumctl("backup", target)
+    assert done.code == 1
+    assert f"the addresses lead to two quorums, {CLUSTER_ID} and another one" in done.err
+    nothing_left(target)
+
+
+def test_records_that_are_said_to_be_there_and_never_come_end_it(
+    quorum: QuorumThread, quorumctl: Run, target: Path
+) -> None:
+    def withhold(node: int, request: Message, answer: Message) -> Message:
+        if isinstance(request, FetchRequest) and isinstance(answer, FetchResponse):
+            is_first = not request.topics[0].partitions[0].fetch_offset
+            return with_records(answer, b"".join(quorum.quorum.log[:10]) if is_first else b"")
+        return answer
+
+    quorum.call(fill)
+    quorum.quorum.before_answer = withhold
+    done = quorumctl("backup", target, "--timeout", 0.5)
+    assert done.code == 1
+    assert "offset 299 was not reached within 0.5 s: everything below 30 is here" in done.err
+    nothing_left(target)
