@@ -164,7 +164,7 @@ async def _first_offset(client: QuorumClient, wanted: TailRange, end_offset: int
             if record.offset < end_offset
         ]
         if len(offsets) >= wanted.lines or first == start_offset:
-            kept = offsets[-wanted.lines :] if wanted.lines else []
+            kept = offsets[-wanted.lines :]
             return kept[0] if kept else end_offset
         reach *= 2
 
