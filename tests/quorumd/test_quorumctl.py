@@ -19,7 +19,9 @@ from quorumd.client.client import EARLIEST
 from quorumd.wire.codec import encode
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.headers import encode_response_header
+from quorumd.wire.messages.fetch import FetchRequest
 from quorumd.wire.messages.list_offsets import ListOffsetsRequest
+from quorumd.wire.messages.metadata import MetadataRequest
 from quorumd.wire.messages.produce import (
     ProduceResponse,
     ProduceResponsePartition,
@@ -30,6 +32,7 @@ from quorumd.wire.schema import Message
 from tests.quorumd.conftest import Done, QuorumThread
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.quorumd.running import COMMAND, on_a_terminal, started
+from tests.quorumd.test_client import _with_codec
 from tests.support.ports import free_port
 
 Run = Callable[..., Done]
@@ -244,6 +247,44 @@ def test_a_range_is_printed_by_offset_and_count(quorum: QuorumThread, quorumctl:
     done = quorumctl("tail", "--from-offset", 99)
     assert done.code == 0
     assert done.out == ""
+
+
+def test_a_batch_that_nobody_can_read_is_named_between_those_that_can_be(
+    quorum: QuorumThread, quorumctl: Run
+) -> None:
+    for value in (b"a", b"b", b"c"):
+        batch = build_batch([Record(value=value)] * 2)
+        bad = _with_codec(batch, 1) if value == b"b" else batch
+        quorum.call(lambda fake: fake.append(bad))  # noqa: B023
+    done = quorumctl("tail", "-o", "raw")
+    assert (done.code, done.out) == (0, "a\na\nc\nc\n")
+    assert done.err.startswith("offsets 2 to 3 can't be read by any client: ")
+    assert quorumctl("tail", "-n", 0) == Done(0, "", "")
+
+
+def test_the_end_of_an_outage_is_said_once(quorum: QuorumThread, quorumctl: Run) -> None:
+    fake, asked = quorum.quorum, 0
+
+    def before_answer(_: int, request: Message, answer: Message) -> Message:
+        nonlocal asked
+        if isinstance(request, MetadataRequest) and not fake.leader_id:
+            asked += 1
+            if asked == 20:
+                fake.elect(2)
+        elif isinstance(request, FetchRequest) and fake.leader_id:
+            if fake.leader_id == 1 and fake.end_offset == 2:
+                fake.elect(0)
+            else:
+                fake.append(build_batch([Record(value=b"x")]))
+        return answer
+
+    fake.before_answer = before_answer
+    done = quorumctl("tail", "--follow", "--max-records", 5, "--timeout", 0.2)
+    assert done.out.count("x") == 5
+    assert [line[:30] for line in done.err.splitlines()] == [
+        "no leader can be reached (127.",
+        "the quorum can be read again",
+    ]
 
 
 def test_an_offset_that_is_gone_is_refused(quorum: QuorumThread, quorumctl: Run) -> None:
