@@ -161,7 +161,9 @@ def test_batches_say_what_their_headers_do() -> None:
     assert rows[1]["codec"] == "zstd"
     assert rows[1]["position"] == 4096 + len(first)
     # A batch belongs to the range that its first offset is in, so to one only.
-    assert table_of("batches", first + second, 11, 14)["base_offset"].to_pylist() == [13]
+    for start, end, base_offsets in ((11, 14, [13]), (10, 13, [10]), (0, 10, []), (13, 14, [13])):
+        found = table_of("batches", first + second, start, end)["base_offset"].to_pylist()
+        assert found == base_offsets
 
 
 def test_batches_are_rows_whatever_their_crc_and_their_place() -> None:
@@ -224,7 +226,9 @@ def test_a_compressed_batch_that_is_no_records_has_no_rows_and_is_named(
         assert "the batch at offset 5 counts as empty" in caplog.text
 
 
-def test_what_the_tables_are_made_of_has_a_row_for_a_batch_without_records() -> None:
+def test_what_the_tables_are_made_of_has_a_row_for_a_batch_without_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bad = patched(numbered(4, 5), 22, b"\x01")
     chunk = numbered(5) + bad + numbered(2, 9)
     for start, end, first, last in ((0, ALL, 5, 8), (0, 7, 5, 6), (6, 8, 6, 7), (8, ALL, 8, 8)):
@@ -238,9 +242,11 @@ def test_what_the_tables_are_made_of_has_a_row_for_a_batch_without_records() -> 
         assert found["crc"] == int.from_bytes(bad[17:21], "big")
         assert found["key"] is found["value"] is found["timestamp"] is None
     sound = chunk_of(2, 3)
-    assert [*parse("log_records", sound, 0, ALL, ORIGIN)] == [
-        *parse("records", sound, 0, ALL, ORIGIN)
-    ]
+    for group_bytes in (payloads.GROUP_BYTES, 1):
+        monkeypatch.setattr(payloads, "GROUP_BYTES", group_bytes)
+        assert [*parse("log_records", sound, 0, ALL, ORIGIN)] == [
+            *parse("records", sound, 0, ALL, ORIGIN)
+        ]
 
 
 def _with_malformed_record(batch: bytes, codec: CompressionType) -> bytes:
@@ -323,9 +329,10 @@ def packed_behind(batch: bytes, base_offset: int) -> bytes:
     return base_offset.to_bytes(8, "big") + batch[8:]
 
 
-def test_an_unknown_codec_is_damage() -> None:
-    with pytest.raises(DamagedBatch, match="no compression codec 6"):
-        parsed(patched(numbered(2), 22, b"\x06"))
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_an_unknown_codec_is_damage(codec: int) -> None:
+    with pytest.raises(DamagedBatch, match=f"no compression codec {codec}"):
+        parsed(patched(numbered(2), 22, bytes([codec])))
 
 
 # --- sizes

@@ -100,6 +100,9 @@ def test_a_rate_is_per_second_and_a_young_window_counts_as_30_seconds() -> None:
     clock.now += 45
     window.record(150)
     assert window.rate() == 10
+    clock.now += 120
+    window.record(60)
+    assert window.rate() == 2, "what lies in between is forgotten, too"
 
 
 def test_a_histogram_counts_by_inclusive_upper_bound() -> None:

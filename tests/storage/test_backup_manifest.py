@@ -63,6 +63,12 @@ def test_a_byte_that_changed_is_noticed(at: int, mask: int) -> None:
         {"files": [{"name": f"{0:020d}.log", "size_bytes": 1, "sha256": "short"}]},
         {"files": [{"name": f"{0:020d}.log", "size_bytes": 1, "sha256": SUM}] * 2},
         {"files": [7]},
+        {
+            "files": [
+                {"name": f"{end:020d}-{3:010d}.checkpoint", "size_bytes": 1, "sha256": SUM}
+                for end in (7, 8)
+            ]
+        },
         {"end_offset": -1},
         {"end_offset": True},
         {"end_offset": 1 << 63},
@@ -83,8 +89,11 @@ def test_impossible_values_are_refused_even_with_a_right_sum(change: dict[str, o
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"{}", b"\xff\xfe", b"[" * 100_000],
-    ids=["empty", "a list", "nothing in it", "no text", "too deep"],
+    [
+        *(b"", b"[]", b"{}", b"\xff\xfe", b"[" * 100_000),
+        render_manifest(MANIFEST).rpartition(b',\n  "sha256"')[0] + b"}",
+    ],
+    ids=["empty", "a list", "nothing in it", "no text", "too deep", "no sum"],
 )
 def test_what_is_no_manifest_is_damage(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "backup.json").write_bytes(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -160,6 +161,23 @@ def test_two_that_restore_the_same_have_the_same_files() -> None:
         folder = partition_directory(STORAGE)
         logs.append({name: site.fs.contents(folder / name) for name in site.fs.listdir(folder)})
     assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("what", ["start", "end", "size", "sum"])
+def test_a_log_that_is_not_what_the_manifest_says_is_not_restored(what: str) -> None:
+    site = Site(batches_of(3), first=5, snapshot_after=20)
+    manifest = site.manifest
+    *others, last = manifest.files
+    changed = {
+        "start": replace(manifest, start_offset=manifest.start_offset - 1),
+        "end": replace(manifest, end_offset=manifest.end_offset + 1),
+        "size": replace(manifest, files=(*others, replace(last, size_bytes=last.size_bytes + 1))),
+        "sum": replace(manifest, files=(*others, replace(last, sha256="ab" * 32))),
+    }
+    with pytest.raises(DamagedLog):
+        restore(site.fs, changed[what])
+    with pytest.raises(NotFormatted):
+        open_directory(site.fs, STORAGE, node_id=2)
 
 
 # --- whole or not at all
