@@ -30,7 +30,6 @@ class IndexProof:
         self._entries: list[tuple[int, int]] = []
         self._times: list[tuple[int, int]] = []
         self._next = self._next_time = 0
-        self._bad: int | None = None
         self._greatest = (-1, -1)
         try:
             data = read_file(fs, self._path)
@@ -53,12 +52,8 @@ class IndexProof:
     def add(self, position: int, last_offset: int, max_timestamp: int) -> None:
         """Takes the next batch."""
         entries = self._entries
-        if self._bad is None and self._next < len(entries):
-            offset, at = entries[self._next]
-            if at == position and offset == last_offset:
-                self._next += 1
-            elif at <= position:
-                self._bad = self._next
+        if self._next < len(entries) and entries[self._next] == (last_offset, position):
+            self._next += 1
         if max_timestamp > self._greatest[0]:
             self._greatest = max_timestamp, last_offset
             times = self._times
