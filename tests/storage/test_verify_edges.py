@@ -1,0 +1,51 @@
+"""What `quorumd.storage.verify` makes of the last offset, and of times that are equal."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumd.raft.types import SnapshotId
+from quorumd.storage.layout import snapshot_path
+from quorumd.storage.snapshot_file import SnapshotWriter
+from quorumd.wire.control_records import ProducerStatesBatch, ProducerStatesProducer
+from quorumd.wire.records import Record, build_batch
+from tests.storage.helpers import DIRECTORY, START_MS, append, batch, empty_disk, open_log
+from tests.storage.verifying import verified
+
+
+@pytest.mark.parametrize(("offset", "is_sound"), [(0, True), (4, True), (5, False), (6, False)])
+@pytest.mark.parametrize("what", ["record", "producer"])
+def test_a_snapshot_speaks_of_nothing_from_its_end_on(
+    what: str, offset: int, is_sound: bool
+) -> None:
+    fs, snapshot_id = empty_disk(), SnapshotId(5, 1)
+    path = snapshot_path(DIRECTORY, snapshot_id)
+    last = ProducerStatesBatch(
+        first_sequence=0, last_sequence=0, base_offset=offset, last_offset=offset
+    )
+    producer = ProducerStatesProducer(producer_id=7, epoch=0, batches=(last,))
+    producers = () if what == "record" else (producer,)
+    writer = SnapshotWriter(fs, path, snapshot_id, START_MS, (), producers)
+    own = (("quorumd.offset", b"%d" % (offset if what == "record" else 0)),)
+    record = Record(timestamp=START_MS, key=b"k", value=b"v", headers=own)
+    writer.write_batch([build_batch([record], base_offset=writer.next_offset, epoch=1)], 1)
+    writer.finish()
+    said = {
+        "record": f"key b'k' has a record with offset {offset}, and the snapshot ends at 5",
+        "producer": "producer 7 has a batch beyond the end of the snapshot, 5",
+    }
+    done = verified(path, fs)
+    assert [finding.what for finding in done.findings] == ([] if is_sound else [said[what]])
+
+
+def test_records_of_one_time_and_of_none_make_no_index_wrong() -> None:
+    fs = empty_disk()
+    log = open_log(fs, segment_bytes=1000, index_interval_bytes=100)
+    times = [START_MS, START_MS, START_MS - 1, START_MS, -1]
+    for offset in range(60):
+        append(log, batch(offset, timestamp=times[offset % 5]), offset, offset + 1)
+    log.close()
+    done = verified(DIRECTORY, fs)
+    assert done.texts == []
+    assert done.facts.segments > 3
+    assert done.facts.end_offset == 60
