@@ -51,7 +51,9 @@ def test_what_is_under_way_ends_when_the_client_is_closed_and_leaves_no_connecti
         ]
         await asyncio.wait(calls, timeout=wait_s)
         client.close()
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        async with asyncio.timeout(client.timeout_ms / 2000):
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        for outcome in outcomes:
             assert isinstance(outcome, QuorumError)
             assert "the client was closed" in str(outcome)
         quorum.append(build_batch(numbered(1)))

@@ -25,7 +25,7 @@ from quorumd.client.errors import ClientClosed
 from quorumd.security.errors import CertificateProblem
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.fetch import FetchRequest, FetchResponse
-from quorumd.wire.messages.produce import ProduceRequest
+from quorumd.wire.messages.produce import ProduceRequest, ProduceResponse
 from quorumd.wire.records import build_batch
 from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum
@@ -382,5 +382,24 @@ def test_who_waited_through_an_outage_watches_a_dead_holder_as_anybody_else() ->
             quorum.elect(2)
             await acquired
             await lock.release()
+
+    with_quorum(story)
+
+
+def test_a_leader_that_hangs_costs_no_lock_where_another_one_is_elected() -> None:
+    """A try to renew takes a part of the ttl."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async def hang(node_id: int, request: ProduceRequest) -> ProduceResponse:
+            if node_id == 1:
+                quorum.elect(2)
+                await asyncio.sleep(60)
+            return quorum.nodes[node_id]._produce(request)
+
+        async with Lock(client, "a", ttl=1.2) as lock:
+            quorum.handlers[ProduceRequest] = hang
+            await asyncio.sleep(1.16)
+            assert lock.is_held
+            assert quorum.leader_id == 2
 
     with_quorum(story)

@@ -351,8 +351,9 @@ def test_a_holder_whose_clock_is_behind_is_given_up_as_soon_as_it_renews(wait_s:
         assert await Election(client, "b").leader() is None  # The log is read.
         renewing = asyncio.create_task(renew())
         for _ in range(3):
-            with pytest.raises(NotAcquired, match="ann on h"):
-                await Lock(client, "a").acquire(wait_s=wait_s)
+            async with asyncio.timeout(TURN_S):
+                with pytest.raises(NotAcquired, match="ann on h"):
+                    await Lock(client, "a").acquire(wait_s=wait_s)
         renewing.cancel()
         (found,) = await list_claims(client)
         assert found.waiters == ()

@@ -1,0 +1,68 @@
+"""A stream of records: how they are gathered into batches, and the time that each batch has."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quorumd import QuorumClient
+from quorumd.client.errors import AppendFailed
+from quorumd.wire.messages.produce import ProduceRequest, ProduceResponse
+from quorumd.wire.records import Record, read_header
+from tests.quorumd.fake_quorum import FakeQuorum, with_quorum
+
+
+def test_batches_are_filled_one_like_the_other() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        producer = client.producer(batch_bytes=10_000)
+        for _ in range(35):
+            await producer.append(Record(value=bytes(900)))
+        await producer.flush()
+        counts = [read_header(batch).record_count for batch in quorum.log]
+        assert len(set(counts[:-1])) == 1
+        assert counts[0] > 5
+        assert sum(counts) == producer.acknowledged_count == 35
+        assert max(map(len, quorum.log)) <= 10_000
+
+    with_quorum(story)
+
+
+def test_the_timeout_is_that_of_a_batch_and_not_of_all_of_them() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async def slow(node_id: int, request: ProduceRequest) -> ProduceResponse:
+            await asyncio.sleep(0.2)
+            return quorum.nodes[node_id]._produce(request)
+
+        quorum.handlers[ProduceRequest] = slow
+        acknowledged: list[tuple[int, int]] = []
+        producer = client.producer(
+            timeout_ms=600,
+            batch_bytes=1,
+            on_acknowledged=lambda *each: acknowledged.append(each),
+        )
+        for _ in range(6):
+            await producer.append(Record(value=b"x"))
+        await producer.flush()
+        assert acknowledged == [(offset, 1) for offset in range(6)]
+        assert (producer.last_offset, producer.unknown_count) == (5, 0)
+
+    with_quorum(story)
+
+
+def test_what_is_not_acknowledged_in_its_time_is_counted_as_unknown() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        producer = client.producer(timeout_ms=300, batch_bytes=1)
+        await producer.append(Record(value=b"x"))
+        await producer.flush()
+        quorum.before_answer = lambda _, request, answer: (
+            None if isinstance(request, ProduceRequest) else answer
+        )
+        await producer.append(Record(value=b"y"))
+        with pytest.raises(AppendFailed) as caught:
+            await producer.flush()
+        failed = caught.value
+        assert (failed.acknowledged_count, failed.last_offset, failed.unknown_count) == (1, 0, 1)
+        assert failed.was_sent_again
+
+    with_quorum(story)
