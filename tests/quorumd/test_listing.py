@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from quorumd import ClaimKind, Lock, QuorumClient, force_unlock
@@ -28,9 +30,9 @@ from tests.quorumd.test_lock import with_quorum
 ONE, TWO, THREE = (digit * 32 for digit in "123")
 
 
-def entry(claim: str, offset: int, **members: int) -> KeyValueEntry:
+def entry(claim: str, offset: int, **members: Any) -> KeyValueEntry:
     record = ClaimRecord(f"owner {claim[0]}", "h", 1, "", "", 10_000, claim, THREE)
-    return KeyValueEntry(record._replace(**members).encoded(), offset, 7)  # type: ignore[arg-type]
+    return KeyValueEntry(record._replace(**members).encoded(), offset, 7)
 
 
 @pytest.mark.parametrize("kind", list(ClaimKind))

@@ -252,10 +252,12 @@ def test_a_range_is_printed_by_offset_and_count(quorum: QuorumThread, quorumctl:
 def test_a_batch_that_nobody_can_read_is_named_between_those_that_can_be(
     quorum: QuorumThread, quorumctl: Run
 ) -> None:
-    for value in (b"a", b"b", b"c"):
-        batch = build_batch([Record(value=value)] * 2)
-        bad = _with_codec(batch, 1) if value == b"b" else batch
-        quorum.call(lambda fake: fake.append(bad))  # noqa: B023
+    def fill(fake: FakeQuorum) -> None:
+        for value in (b"a", b"b", b"c"):
+            batch = build_batch([Record(value=value)] * 2)
+            fake.append(_with_codec(batch, 1) if value == b"b" else batch)
+
+    quorum.call(fill)
     done = quorumctl("tail", "-o", "raw")
     assert (done.code, done.out) == (0, "a\na\nc\nc\n")
     assert done.err.startswith("offsets 2 to 3 can't be read by any client: ")
