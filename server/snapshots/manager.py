@@ -21,7 +21,7 @@ from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
 from quorumd.server.model.runtime import Reader, Runtime, TimerHandle
 from quorumd.server.model.snapshot_builds import Build, BuildFailed, BuildResult
 from quorumd.server.snapshots.outgoing_copies import OutgoingCopies
-from quorumd.server.snapshots.retention import Deletable, plan_cleaning
+from quorumd.server.snapshots.retention import Deletable, next_start, plan_cleaning
 from quorumd.server.snapshots.settings import SnapshotSettings, WriteProgress
 from quorumd.storage.errors import StorageError
 from quorumd.storage.log import Log
@@ -31,6 +31,8 @@ from quorumd.storage.snapshot_store import SnapshotStore
 LOG = Logger("snapshots")
 
 CLEAN_INTERVAL_S = 5.0
+CLEAN_PAUSE_S = 0.1
+"""Between one share of what is to be deleted and the next."""
 RETRY_MIN_S, RETRY_MAX_S = 5.0, 60.0
 """After a build that failed, doubled with every further one; those that operators ask for do not count."""
 REST_RATIO, REST_MAX_S = 19, 60.0
@@ -104,6 +106,9 @@ class SnapshotManager:
             node, store, reader, runtime, settings.copier_silent_s, self.on_damage
         )
         self._alarm: TimerHandle | None = None
+        self._goal = 0
+        """Where the log is to start when what is due is deleted."""
+        self._next_share: TimerHandle | None = None
         self._is_closed = False
         self._has_ended = asyncio.Event()
         self.problem = ""
@@ -117,8 +122,9 @@ class SnapshotManager:
         """Give up what goes on."""
         self._is_closed = True
         self._copies.close()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for timer in (self._alarm, self._next_share):
+            if timer is not None:
+                timer.cancel()
         if self._building is not None and self._building.build is not None:
             self._building.build.cancel(self._has_ended.set)
         else:
@@ -418,7 +424,7 @@ class SnapshotManager:
     # -- cleaning
 
     def _clean(self) -> None:
-        """Ask the rules to let go what retention says, unless a build reads it now."""
+        """Ask the rules to let go what retention says, a share at a time, unless a build reads it now."""
         if self._building is not None or self._node.newest_snapshot is None:
             return
         node = self._node
@@ -442,10 +448,20 @@ class SnapshotManager:
             copied_offset=self._copies.copied_offset(),
         )
         kept = tuple(node.snapshots[plan.snapshots_dropped :])
-        if plan.start_offset > node.log_start_offset or plan.snapshots_dropped:
+        start_offset = next_start(segments, node.log_start_offset, plan.start_offset)
+        if plan.start_offset > max(self._goal, node.log_start_offset) or plan.snapshots_dropped:
             LOG.info("deleting history", log_start=plan.start_offset, snapshots=len(kept))
-            self._handle(LogDeletionRequested(start_offset=plan.start_offset, snapshots=kept))
+        self._goal = plan.start_offset
+        if start_offset > node.log_start_offset or plan.snapshots_dropped:
+            self._handle(LogDeletionRequested(start_offset=start_offset, snapshots=kept))
             self._keep(known[plan.snapshots_dropped :])
+        if start_offset < plan.start_offset and self._next_share is None:
+            at_s = self._runtime.monotonic_s() + CLEAN_PAUSE_S
+            self._next_share = self._runtime.call_at(at_s, self._go_on)
+
+    def _go_on(self) -> None:
+        self._next_share = None
+        self._clean()
 
     # -- status
 

@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 SNAPSHOTS_KEPT = 2
 """A replica that copies the one before the newest can finish. Older ones are of no use."""
+SEGMENTS_AT_ONCE = 16
+BYTES_AT_ONCE = 128 << 20
+"""Appends and votes wait for what is deleted at once, at all replicas at the same time: some 0.1 s."""
 
 
 class Deletable(NamedTuple):
@@ -66,6 +69,22 @@ def plan_cleaning(
     while dropped < droppable and snapshots[dropped].end_offset < start_offset:
         dropped += 1
     return Deletion(start_offset, dropped)
+
+
+def next_start(segments: Sequence[Deletable], start_offset: int, goal: int) -> int:
+    """Where the log is to start next on the way from `start_offset` to `goal`, a few segments further.
+
+    It stays where it is while the disk is busy with the last few: `segments` has them still.
+    """
+    if not segments or segments[0].end_offset <= start_offset:
+        return start_offset
+    size_bytes = 0
+    for number, segment in enumerate(segments[:SEGMENTS_AT_ONCE]):
+        size_bytes += segment.size_bytes
+        if segment.end_offset > goal or (number and size_bytes > BYTES_AT_ONCE):
+            break
+        start_offset = segment.end_offset
+    return start_offset
 
 
 def _newest_ms_of(segments: Sequence[Deletable], now_ms: int) -> list[int]:

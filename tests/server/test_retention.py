@@ -7,7 +7,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumd.server.snapshots.retention import SNAPSHOTS_KEPT, Deletable, Deletion, plan_cleaning
+from quorumd.server.snapshots.retention import (
+    BYTES_AT_ONCE,
+    SEGMENTS_AT_ONCE,
+    SNAPSHOTS_KEPT,
+    Deletable,
+    Deletion,
+    next_start,
+    plan_cleaning,
+)
 
 NOW_MS = 1_000_000
 
@@ -85,6 +93,25 @@ def test_what_somebody_copies_stays_with_all_that_follows_it() -> None:
 
 
 ends = st.lists(st.integers(1, 50), unique=True, max_size=6).map(sorted)
+
+
+def test_a_share_is_some_segments_or_so_many_bytes_and_one_segment_at_the_least() -> None:
+    small = [Deletable(end, 1, 0) for end in range(1, 100)]
+    assert next_start(small, 0, 99) == SEGMENTS_AT_ONCE
+    assert next_start(small, 0, 3) == 3
+    half = [Deletable(end, BYTES_AT_ONCE // 2, 0) for end in range(1, 100)]
+    assert next_start(half, 0, 99) == 2
+    large = [Deletable(end, BYTES_AT_ONCE + 1, 0) for end in range(1, 100)]
+    assert next_start(large, 0, 99) == 1
+
+
+def test_the_next_share_waits_until_the_disk_is_done_with_the_last_one() -> None:
+    segments = [Deletable(end, 1, 0) for end in range(1, 100)]
+    assert next_start(segments, SEGMENTS_AT_ONCE, 99) == SEGMENTS_AT_ONCE
+    assert next_start(segments[1:], SEGMENTS_AT_ONCE, 99) == SEGMENTS_AT_ONCE
+    left = segments[SEGMENTS_AT_ONCE:]
+    assert next_start(left, SEGMENTS_AT_ONCE, 99) == 2 * SEGMENTS_AT_ONCE
+    assert next_start([], SEGMENTS_AT_ONCE, SEGMENTS_AT_ONCE) == SEGMENTS_AT_ONCE
 
 
 @given(ends, ends, st.integers(0, 500), st.integers(0, NOW_MS), st.data())

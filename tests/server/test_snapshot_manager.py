@@ -108,8 +108,9 @@ class Node:
 class Bench:
     """A node with two snapshots, whose log holds everything; time passes when `wait` says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, retention_ms: int | None = None) -> None:
         self.fs = empty_disk()
+        self.closed: list[Any] = []
         self.store = SnapshotStore(self.fs, DIRECTORY)
         self.contents = {
             each: write_snapshot(self.fs, self.store.path(each), each) for each in (OLD, NEW)
@@ -141,13 +142,14 @@ class Bench:
             max_new_record_bytes=1000,
             interval_s=3600.0,
             retention_bytes=None,
-            retention_ms=None,
+            retention_ms=retention_ms,
             copier_silent_s=COPIER_SILENT_S,
         )
+        log = SimpleNamespace(directory=DIRECTORY, closed_segments=self.closed.copy, size_bytes=0)
         self.snapshots = SnapshotManager(
             settings,
             cast(RaftNode, self.node),
-            cast(Log, SimpleNamespace(directory=DIRECTORY, closed_segments=list, size_bytes=0)),
+            cast(Log, log),
             self.store,
             cast(Reader, SimpleNamespace(run=self._run)),
             self.runtime,
