@@ -3,7 +3,8 @@
 Jobs arrive in the order in which they must reach the disk. Everything that waits when the thread gets to
 it is written, and then synced once: group commit. A disk that is full holds the thread up until there is
 space again: nothing is dropped, and nothing overtakes records but the quorum state, which has space in
-reserve. Any other failure is fatal: a failed fsync is never retried.
+reserve, and what is to be deleted, which makes space. Any other failure is fatal: a failed fsync is never
+retried.
 
 `DiskLoop` has no thread of its own. `run` pauses where it waits: the daemon waits on a thread
 (`quorumd.server.disk.disk_worker`), a simulator on its own clock.
@@ -23,11 +24,11 @@ from quorumd.raft.types import SnapshotId
 from quorumd.server.model.disk_jobs import (
     DeleteFiles,
     DiskListener,
+    DoneAhead,
     DropChunks,
     Files,
     InstallSnapshot,
     Job,
-    SavedAhead,
     SaveState,
     StoreChunk,
     Truncate,
@@ -78,8 +79,8 @@ class NoSpace(NamedTuple):
     behind: int | None
 
 
-_OVERTAKEN: Final = (WriteRecords, SavedAhead, StoreChunk, DropChunks)
-"""The jobs that a quorum state overtakes where there is no space: it says nothing of them."""
+_OVERTAKEN: Final = (WriteRecords, DoneAhead, StoreChunk, DropChunks)
+"""The jobs that a quorum state and a deletion overtake where there is no space: they say nothing of them."""
 Pause = Step | NotStored | NoSpace
 Jobs = list[Job] | None
 """Jobs that were handed over together; None behind the last."""
@@ -133,7 +134,7 @@ def _carry_out_alone(files: Files, job: Job) -> None:
             log.truncate(end_offset)
         case SaveState(state=state):
             files.save_state(state)
-        case SavedAhead():
+        case DoneAhead():
             pass
         case DropChunks(snapshot=snapshot):
             snapshots.drop_part(snapshot)
@@ -274,7 +275,7 @@ class DiskLoop:
                 if self._is_stopping:
                     raise step.error
                 if step.behind is not None:
-                    self._save_ahead(jobs, step.behind)
+                    self._carry_out_ahead(jobs, step.behind)
                 self._begun_s = None
                 taken = yield step
                 self._begun_s = self._monotonic_s()
@@ -287,9 +288,10 @@ class DiskLoop:
         self._begun_s = None
         return None if started is None else self._monotonic_s() - started
 
-    def _save_ahead(self, jobs: list[Job], behind: int) -> None:
+    def _carry_out_ahead(self, jobs: list[Job], behind: int) -> None:
         """Save the last quorum state that waits for records alone, so that this node can vote, and hears
         who leads. A crash then leaves what one before the records would have left: nobody counts on them.
+        Delete what waits for records alone: they may have no space before it is gone.
         """
         waiting: list[tuple[list[Job], int, SaveState]] = []
         for group, start in ((jobs, behind), *((ahead or [], 0) for ahead in self._ahead)):
@@ -297,6 +299,9 @@ class DiskLoop:
                 job = group[at]
                 if isinstance(job, SaveState):
                     waiting.append((group, at, job))
+                elif isinstance(job, DeleteFiles):
+                    _carry_out_alone(self._files, job)
+                    group[at] = DoneAhead(job.write)
                 elif not isinstance(job, _OVERTAKEN):
                     break
             else:
@@ -308,7 +313,7 @@ class DiskLoop:
         with suppress(DiskFull):
             self._files.save_state(newest.state)
             for group, at, job in waiting:
-                group[at] = SavedAhead(job.write)
+                group[at] = DoneAhead(job.write)
             self._call_on_loop(self._listener.on_state_saved, newest.write)
 
     def _note_space(self, *, is_full: bool) -> None:

@@ -32,8 +32,8 @@ class SaveState(NamedTuple):
     state: QuorumState
 
 
-class SavedAhead(NamedTuple):
-    """A quorum state that is on disk already: it did not wait for the records before it."""
+class DoneAhead(NamedTuple):
+    """A quorum state that is on disk already, or a deletion: it did not wait for the records before it."""
 
     write: int
 
@@ -74,7 +74,7 @@ Job = (
     WriteRecords
     | Truncate
     | SaveState
-    | SavedAhead
+    | DoneAhead
     | StoreChunk
     | DropChunks
     | InstallSnapshot

@@ -70,6 +70,11 @@ class Slow(RealFileSystem):
             raise OSError(errno.ENOSPC, "no space left")
         return super().pwritev(handle, buffers, at)
 
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        if path.suffix == ".log":
+            self.full = 0
+
 
 class Told:
     """What the event loop would be told, in order."""
@@ -97,9 +102,9 @@ class Told:
 
 
 class Bench:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, segment_bytes: int) -> None:
         self.fs = Slow()
-        self.log = Log.open(self.fs, folder, segment_bytes=1 << 20, tail_cache_bytes=1 << 20)
+        self.log = Log.open(self.fs, folder, segment_bytes=segment_bytes, tail_cache_bytes=1 << 20)
         self.told = Told()
         self.states: list[QuorumState] = []
         self.save: Callable[[QuorumState], None] = self.states.append
@@ -127,10 +132,14 @@ class Bench:
         self.log.truncate_cache(end_offset)
         self.worker.submit(Truncate(self.write, end_offset))
 
+    def delete(self, start_offset: int) -> None:
+        self.write += 1
+        self.worker.submit(DeleteFiles(self.write, start_offset, (SnapshotId(start_offset, 1),)))
+
 
 @contextmanager
-def bench(folder: Path) -> Iterator[Bench]:
-    made = Bench(folder)
+def bench(folder: Path, segment_bytes: int = 1 << 20) -> Iterator[Bench]:
+    made = Bench(folder, segment_bytes)
     try:
         yield made
     finally:
@@ -359,6 +368,29 @@ def test_what_was_taken_while_the_disk_was_full_is_carried_out_to_the_end(
         assert at.log.written_end_offset == 3
 
 
+def test_what_is_deleted_waits_for_no_records_and_makes_room_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_worker, "FULL_DISK_RETRY_S", 0.001)
+    with bench(tmp_path, segment_bytes=len(batch(0))) as at:
+        for _ in range(4):
+            at.append()
+        at.worker.flush()
+        at.worker.start()
+        assert at.told.next() == ("completed", 4, True)
+        at.fs.full = 1 << 30
+        at.append()
+        at.worker.flush()
+        assert at.told.next() == ("full", True)
+        at.save_state(9)
+        at.delete(2)
+        at.worker.flush()
+        assert [at.told.next(), at.told.next()] == [("saved", 6), ("full", False)]
+        while at.told.next()[:2] != ("completed", 7):
+            pass
+        assert (at.log.log_start_offset, at.log.written_end_offset) == (2, 5)
+
+
 def test_a_copy_that_there_is_no_room_for_holds_nothing_up_and_is_deleted(tmp_path: Path) -> None:
     snapshot = SnapshotId(9, 1)
     with bench(tmp_path) as at:
@@ -442,7 +474,7 @@ def test_a_stop_finishes_what_was_submitted(tmp_path: Path) -> None:
 def test_cleaning_leaves_a_snapshot_that_was_completed_after_it_was_asked_for(
     tmp_path: Path,
 ) -> None:
-    bench = Bench(tmp_path)
+    bench = Bench(tmp_path, 1 << 20)
     older, kept, newer = (SnapshotId(end_offset, 1) for end_offset in (3, 5, 9))
     for snapshot in (older, kept, newer):
         bench.snapshots.write_part(snapshot, 0, b"all of it")
