@@ -8,8 +8,8 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,15 +33,16 @@ FAILED = 1
 
 
 @contextmanager
-def quorum_with_small_disk(folder: Path, *, size: int = 3, node: int = 1) -> Iterator[Cluster]:
-    """A quorum whose first node has little space."""
-    small = folder / f"node-{node}"
-    small.mkdir(parents=True)
-    with (
-        mounted(small, tmpfs_or_skip(SMALL_DISK)),
-        running_cluster(folder, size=size, settings=SEGMENTS) as cluster,
-    ):
-        yield cluster
+def quorum_with_small_disk(
+    folder: Path, *, size: int = 3, nodes: Sequence[int] = (1,)
+) -> Iterator[Cluster]:
+    """A quorum whose first node, or these, have little space."""
+    with ExitStack() as mounts:
+        for node in nodes:
+            small = folder / f"node-{node}"
+            small.mkdir(parents=True)
+            mounts.enter_context(mounted(small, tmpfs_or_skip(SMALL_DISK)))
+        yield mounts.enter_context(running_cluster(folder, size=size, settings=SEGMENTS))
 
 
 def fill(cluster: Cluster, node: int) -> Path:
@@ -162,6 +163,36 @@ def test_a_follower_whose_disk_is_full_disturbs_nobody_and_comes_back_by_itself(
         quorum.assert_same_logs()
         load.assert_nothing_lost(1, 2, 3)
         assert quorum.status(leader)["epoch"] == epoch
+
+
+def test_nodes_whose_disks_are_all_full_do_not_elect_each_other_without_a_pause(
+    folder: Path,
+) -> None:
+    nodes = (1, 2, 3)
+    with (
+        quorum_with_small_disk(folder, nodes=nodes) as quorum,
+        Load(quorum, value_bytes=SMALL) as load,
+    ):
+        load.wait_progress()
+        ballasts = [fill(quorum, node) for node in nodes]
+        load.value_bytes = LARGE
+        quorum.wait_for(lambda: all(is_full(quorum, node) for node in nodes), "full disks")
+        load.value_bytes = SMALL
+
+        def given_away() -> int:
+            logs = (quorum.output(node) for node in nodes)
+            return sum(text.count("leadership is given away: the disk is full") for text in logs)
+
+        before = given_away()
+        time.sleep(15)
+        assert given_away() - before <= 6
+        for ballast in ballasts:
+            ballast.unlink()
+        quorum.wait_ready(*nodes)
+        load.wait_progress(50)
+        load.stop()
+        quorum.assert_same_logs()
+        load.assert_nothing_lost(*nodes)
 
 
 def test_a_lone_node_whose_disk_is_full_refuses_appends_with_56_and_goes_on_later(
