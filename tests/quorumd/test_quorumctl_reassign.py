@@ -236,15 +236,17 @@ def test_without_a_name_the_leader_chooses(fake: FakeVoters, quorumctl: Run) -> 
     assert fake.asked == ["transfer to -1"]
 
 
+@pytest.mark.parametrize("wanted", [0, 3])
 @pytest.mark.parametrize("elected", [1, 2])
 def test_it_is_a_failure_if_somebody_else_comes_to_lead(
-    fake: FakeVoters, quorumctl: Run, elected: int
+    fake: FakeVoters, quorumctl: Run, elected: int, wanted: int
 ) -> None:
+    fake.voters.append(key_of(0))
     fake.elect_on_transfer = elected
-    done = quorumctl("transfer-leader", "--to", 3)
+    done = quorumctl("transfer-leader", "--to", wanted)
     assert done.has_one_error
     again = " again" if elected == 1 else ""
-    assert f"not 3 but {elected} came to lead{again}, in epoch 2" in done.err
+    assert f"not {wanted} but {elected} came to lead{again}, in epoch 2" in done.err
 
 
 def test_it_is_a_failure_if_the_same_one_leads_again(fake: FakeVoters, quorumctl: Run) -> None:

@@ -138,13 +138,14 @@ def test_a_directory_that_was_only_formatted_is_sound(tmp_path: Path) -> None:
 
 
 def test_what_a_producer_sent_so_is_noted_and_no_damage(node: Node) -> None:
-    garbage = with_attributes(batch(node.ends[-1], epoch=99), 4)
+    first = node.ends[-1]
     log = open_log(node.fs, segment_bytes=1 << 20)
-    append(log, garbage, node.ends[-1], node.ends[-1] + 1)
+    for offset in (first, first + 1):
+        append(log, with_attributes(batch(offset, epoch=99), 4), offset, offset + 1)
     log.close()
     done = node.verified()
     assert done.texts == []
-    what = f"compressed batches that do not unpack: 1, the first at offset {node.ends[-1]}"
+    what = f"compressed batches that do not unpack: 2, the first at offset {first}"
     assert what in str(done.notes)
 
 
