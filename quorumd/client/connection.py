@@ -1,7 +1,7 @@
 """One connection to one server: requests out, responses matched to them, versions negotiated.
 
 Knows no leader and does not retry. Any error ends the connection, and every pending request fails with
-`ConnectionFailed`, whose text is the reason.
+`ConnectionFailed`, whose text is the reason. That a caller had little time is no error of the connection.
 Source: KIP-35 and KIP-511 (ApiVersions); responses come in the order of the requests.
 """
 
@@ -12,7 +12,13 @@ from collections import deque
 from typing import NamedTuple, TypeVar, cast
 
 from quorumd.client.error_messages import SPEAKS_PLAINTEXT, SPEAKS_TLS
-from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused, error_code
+from quorumd.client.errors import (
+    ConnectionFailed,
+    NotSupported,
+    RequestRefused,
+    ResponseOverdue,
+    error_code,
+)
 from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem, HandshakeBroken, PeerSpeaksPlaintext
 from quorumd.security.tls_records import TLS_ALERT
@@ -27,6 +33,8 @@ from quorumd.wire.registry import API_VERSIONS_KEY
 from quorumd.wire.schema import Message
 
 RESPONSE_BYTES_MAX = 256 * 1024 * 1024
+SILENT_S = 3.0
+"""A server that owes a response and sends nothing for so long is given up."""
 SOFTWARE_NAME = "quorumctl"
 CLIENT_ID_DEFAULT = "quorumd-client"
 """Of programs that use the library; a node keeps slots for `quorumctl`, and for no program."""
@@ -55,6 +63,8 @@ class ClientConnection(asyncio.Protocol):
         self._frames = FrameBuffer(RESPONSE_BYTES_MAX)
         self._waiting: deque[SentRequest] = deque()
         self._next_correlation_id = 0
+        self._silent_since_s = 0.0
+        """Since when the server owes a response and has sent nothing."""
         self._failure: str | None = None
         self._problem: CertificateProblem | None = None
         self._is_mute = False
@@ -82,7 +92,10 @@ class ClientConnection(asyncio.Protocol):
     async def request(
         self, message: Message, response_type: type[R], *, timeout_s: float, version: int = -1
     ) -> R:
-        """Sends and waits for the response. Raises ConnectionFailed, also after `timeout_s`, NotSupported."""
+        """Sends and waits for the response. Raises ConnectionFailed, ResponseOverdue, NotSupported.
+
+        After `timeout_s` the connection is ended if the server had SILENT_S to send anything.
+        """
         if version < 0:
             version = self.version_for(type(message))
         sent = self.send(message, version)
@@ -91,7 +104,11 @@ class ClientConnection(asyncio.Protocol):
                 frame = await sent.response
         except TimeoutError:
             name = type(message).__name__.removesuffix("Request")
-            self.fail(f"no response to {name} within {timeout_s:.3g} s")
+            reason = f"no response to {name} within {timeout_s:.3g} s"
+            silent_s = self._loop.time() - self._silent_since_s
+            if max(timeout_s, silent_s) < SILENT_S:
+                raise ResponseOverdue(reason) from None
+            self.fail(reason)
             raise self._failed() from None
         return self.read(frame, sent, response_type)
 
@@ -119,6 +136,8 @@ class ClientConnection(asyncio.Protocol):
         header = encode_request_header(api_key, version, correlation_id, self._client_id)
         response = loop.create_future()
         sent = SentRequest(api_key, version, correlation_id, response)
+        if not self._waiting:
+            self._silent_since_s = loop.time()
         self._waiting.append(sent)
         transport.write(b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body)))
         return sent
@@ -203,6 +222,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        self._silent_since_s = self._loop.time()
         try:
             self._frames.feed(data)
             while frames := self._frames.frames():

@@ -40,6 +40,10 @@ class ConnectionFailed(QuorumError):
         super().__init__(reason)
 
 
+class ResponseOverdue(ConnectionFailed):
+    """The caller's time was up before the response came. The connection goes on: others wait there, too."""
+
+
 class QuorumUnavailable(QuorumError):
     """No leader could be reached, or none could do it, before the timeout.
 

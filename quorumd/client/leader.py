@@ -24,6 +24,7 @@ from quorumd.client.errors import (
     QuorumError,
     QuorumUnavailable,
     RequestRefused,
+    ResponseOverdue,
     error_code,
 )
 from quorumd.client.security import Security
@@ -126,7 +127,7 @@ class LeaderFinder:
             try:
                 return await action(connection)
             except ConnectionFailed as error:
-                self.forget(connection.address, str(error))
+                self.find_again(connection.address, error)
             except RetriableError as error:
                 self.retry_later(connection.address, error)
             await self.pause(goal, deadline, backoff)
@@ -161,6 +162,15 @@ class LeaderFinder:
         await asyncio.sleep(min(backoff.next_s(), deadline.remaining_s()))
         if deadline.has_passed:
             raise QuorumUnavailable(goal, deadline.timeout_ms, self.failures)
+
+    def find_again(self, address: Address, error: ConnectionFailed) -> None:
+        """The node at `address` gave no response: the leader is to be found again."""
+        if not isinstance(error, ResponseOverdue):
+            self.forget(address, str(error))
+            return
+        self.failures[address] = str(error)
+        if self._leader == address:
+            self._leader = None
 
     def forget(self, address: Address, reason: str) -> None:
         """The node at `address` failed: closes its connection; the leader is to be found again."""

@@ -283,7 +283,7 @@ class ChangeClient:
         try:
             reply = await change.send(connection, _for_server_ms(deadline))
         except ConnectionFailed as error:
-            self._finder.forget(connection.address, str(error))
+            self._finder.find_again(connection.address, error)
             raise
         reason = reply.message or explain(error_code(reply.code))
         if error_code(reply.code) in LEADER_MOVED:

@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 
 from quorumd import EARLIEST, LATEST, QuorumClient, Record, RequestRefused
-from quorumd.client.errors import QuorumError
+from quorumd.client.addresses import parse_addresses
+from quorumd.client.errors import QuorumError, QuorumUnavailable
+from quorumd.client.leader import LeaderFinder, RetriableError
+from quorumd.client.reading import READ
+from quorumd.client.timing import Deadline
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from quorumd.wire.messages.list_offsets import ListOffsetsRequest
@@ -37,6 +41,22 @@ def test_a_client_is_of_one_event_loop_and_says_so_before_anything_is_sent() -> 
             warnings.simplefilter("ignore", ResourceWarning)
             client.close()
             gc.collect()
+
+
+def test_a_call_with_no_time_left_ends_no_connection_of_the_client() -> None:
+    """It asks all nodes who leads, on the connections that others use."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        finder = LeaderFinder(parse_addresses(quorum.addresses), client_id="test")
+        connection = await finder.connection(READ, Deadline(5000))
+        finder.retry_later(connection.address, RetriableError("it moved"))
+        for _ in range(3):
+            with pytest.raises(QuorumUnavailable, match="no response to Metadata within 0 s"):
+                await finder.connection(READ, Deadline(0))
+        assert await finder.connection(READ, Deadline(5000)) is connection
+        finder.close()
+
+    with_quorum(story)
 
 
 @pytest.mark.parametrize("wait_s", [0, 0.3])

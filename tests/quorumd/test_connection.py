@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from quorumd.client.connection import ClientConnection
-from quorumd.client.errors import ConnectionFailed, NotSupported
+from quorumd.client.errors import ConnectionFailed, NotSupported, ResponseOverdue
 from quorumd.raft.types import Address
 from quorumd.wire.codec import encode
 from quorumd.wire.headers import decode_request_header, encode_response_header
@@ -92,17 +93,56 @@ def test_a_response_to_another_request_ends_all(has_request: bool) -> None:
     assert connected(story, versions=(0, VERSION)) == []
 
 
-def test_a_request_without_a_response_in_time_ends_the_connection() -> None:
-    """What comes later would be taken for the response to the next one."""
+def test_a_caller_with_little_time_ends_the_connection_of_no_other() -> None:
+    async def story(connection: ClientConnection, peer: Peer) -> None:
+        first = connection.send(ListOffsetsRequest(), VERSION)
+        with pytest.raises(ResponseOverdue, match="no response to ListOffsets within"):
+            await connection.request(ListOffsetsRequest(), ListOffsetsResponse, timeout_s=0.01)
+        last = connection.send(ListOffsetsRequest(), VERSION)
+        for number, correlation_id in enumerate(peer.ids):
+            connection.data_received(response_to(correlation_id, throttle_ms=number))
+        for sent, number in ((first, 0), (last, 2)):
+            response = connection.read(await sent.response, sent, ListOffsetsResponse)
+            assert response.throttle_time_ms == number
+        assert connection.is_open
+
+    assert connected(story, versions=(0, VERSION)) == []
+
+
+@pytest.mark.parametrize("timeout_s", [0.01, 0.3])
+def test_a_server_that_sends_nothing_while_it_owes_a_response_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, timeout_s: float
+) -> None:
+    """However short the time of each caller is; what was owed before is not counted."""
+    monkeypatch.setattr("quorumd.client.connection.SILENT_S", 0.3)
 
     async def story(connection: ClientConnection, peer: Peer) -> None:
+        await asyncio.sleep(0.3)
         other = connection.send(ListOffsetsRequest(), VERSION)
-        with pytest.raises(ConnectionFailed, match="no response to ListOffsets within"):
-            await connection.request(ListOffsetsRequest(), ListOffsetsResponse, timeout_s=0.01)
+        begun = time.monotonic()
+        while connection.is_open:
+            with pytest.raises(ConnectionFailed, match="no response to ListOffsets within"):
+                await connection.request(
+                    ListOffsetsRequest(), ListOffsetsResponse, timeout_s=timeout_s
+                )
+        assert 0.3 <= time.monotonic() - begun < 3
         assert peer.is_aborted
-        assert not connection.is_open
         with pytest.raises(ConnectionFailed, match="no response to ListOffsets"):
             await other.response
+
+    assert connected(story, versions=(0, VERSION)) == []
+
+
+def test_a_server_that_sends_something_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorumd.client.connection.SILENT_S", 0.5)
+
+    async def story(connection: ClientConnection, peer: Peer) -> None:
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            with pytest.raises(ResponseOverdue):
+                await connection.request(ListOffsetsRequest(), ListOffsetsResponse, timeout_s=0.01)
+            connection.data_received(response_to(peer.ids.pop(0)))
+        assert connection.is_open
 
     assert connected(story, versions=(0, VERSION)) == []
 
