@@ -65,7 +65,8 @@ class Config:
         required="where it listens",
         example="CONTROLLER://db1.example.com:9093",
         doc="Where it listens, as `NAME://host:port`. Every listener serves every request; the other "
-        "nodes use the first. An empty host is every interface; IPv6 addresses are written in brackets.",
+        "nodes use the first. An empty host, or `[::]`, is every interface; IPv6 addresses are "
+        "written in brackets.",
     )
     advertised_listeners: tuple[Endpoint, ...] = key(
         values.advertised_listeners,

@@ -73,8 +73,8 @@ def _changes(text: bytes) -> tuple[list[Record], list[bytes], int | None]:
         members = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise click.ClickException(f"the file is no JSON ({error})") from None
-    known = {"if_unchanged_since", "unchanged", "changes"}
-    if not isinstance(members, dict) or not members.keys() <= known:
+    known = ("if_unchanged_since", "unchanged", "changes")
+    if not isinstance(members, dict) or not members.keys() <= {*known}:
         raise click.ClickException(f"expected an object with these members: {', '.join(known)}")
     since, named = members.get("if_unchanged_since"), members.get("unchanged", [])
     changes = members.get("changes")

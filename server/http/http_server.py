@@ -26,7 +26,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.unhandled import unawaited
 from quorumd.server.net.displacement import ConnectionsByAddress
-from quorumd.server.net.listeners import listen_error
+from quorumd.server.net.listeners import hosts_of, listen_error
 from quorumd.server.net.sockets import ends_of
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class HttpServer:
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 cast("Callable[[], asyncio.Protocol]", self._factory()),
-                self._address.host or None,
+                hosts_of(self._address.host),
                 self._address.port,
                 backlog=BACKLOG,
             )

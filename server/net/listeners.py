@@ -54,6 +54,14 @@ def listen_error(key: str, address: object, error: OSError) -> ListenError:
     return ListenError(f"{key}: cannot listen on {address}: {reason}")
 
 
+def hosts_of(host: str) -> str | None:
+    """What an event loop listens on for this host: None is every interface, by IPv4 and IPv6.
+
+    So is `[::]`, as in Java: an event loop alone would take no IPv4 there.
+    """
+    return None if host in ("", "::") else host
+
+
 class Listeners:
     """All listeners of a node, and the connections that came in on them."""
 
@@ -128,7 +136,7 @@ class Listeners:
             try:
                 server = await loop.create_server(
                     cast("Callable[[], asyncio.Protocol]", self._protocols(listener)),
-                    listener.host or None,
+                    hosts_of(listener.host),
                     listener.port,
                     backlog=BACKLOG,
                 )

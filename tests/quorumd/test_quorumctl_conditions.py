@@ -125,7 +125,7 @@ def test_a_transaction_without_a_condition_is_one_batch(
     ("text", "complaint"),
     [
         ("", "is no JSON"),
-        ("[]", "expected an object"),
+        ("[]", "an object with these members: if_unchanged_since, unchanged, changes"),
         ('{"changes": [{"key": "a", "value": "b"}], "since": 1}', "expected an object"),
         ('{"changes": []}', "must be a list with a change"),
         ('{"changes": [{"key": "a", "value": "b"}, {"key": "a"}]}', "change 2: expected"),

@@ -18,7 +18,10 @@ from quorumd.server.http import http_server as http
 from quorumd.server.http.http_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpServer, Pages
 from quorumd.server.model.unhandled import end_on_unhandled
 from quorumd.server.net.listeners import ListenError
+from tests.support.ports import free_port, loopbacks
 from tests.support.serving import run
+
+ANY_PORT = Address("127.0.0.1", 0)
 
 
 @dataclass(slots=True)
@@ -39,9 +42,11 @@ class State:
 
 
 @asynccontextmanager
-async def serving(state: State, others: Pages | None = None) -> AsyncIterator[HttpServer]:
+async def serving(
+    state: State, others: Pages | None = None, at: Address = ANY_PORT
+) -> AsyncIterator[HttpServer]:
     pages = HttpServer(
-        Address("127.0.0.1", 0),
+        at,
         ready=lambda: (state.is_ready, state.reason),
         status=state.status,
         metrics=state.metrics,
@@ -83,6 +88,18 @@ def test_a_working_process_is_alive_even_without_a_quorum() -> None:
         async with serving(State(is_ready=False, reason="no leader for 12 s")) as pages:
             assert await get(pages, "/livez") == (200, "ok\n")
             assert await get(pages, "/readyz") == (503, "no leader for 12 s\n")
+
+    run(work())
+
+
+@pytest.mark.parametrize("host", ["", "::"])
+def test_every_interface_is_ipv4_and_ipv6(host: str) -> None:
+    async def work() -> None:
+        port = free_port()
+        async with serving(State(), at=Address(host, port)):
+            for local in loopbacks():
+                _, writer = await asyncio.open_connection(local, port)
+                writer.transport.abort()
 
     run(work())
 

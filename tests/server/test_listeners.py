@@ -19,6 +19,7 @@ from quorumd.server.net.listeners import ListenError, Listeners
 from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.headers import decode_request_header
 from quorumd.wire.messages.api_versions import ApiVersionsResponse
+from tests.support.ports import free_port, loopbacks
 from tests.support.serving import (
     API_VERSIONS,
     Client,
@@ -541,6 +542,31 @@ def test_an_address_that_is_not_ours_is_refused_in_words(host: str, words: str) 
         )
         with pytest.raises(ListenError, match=words):
             await listeners.open()
+
+    run(work())
+
+
+@pytest.mark.parametrize("host", ["", "::"])
+def test_every_interface_is_ipv4_and_ipv6(host: str) -> None:
+    async def work() -> None:
+        port = free_port()
+        listeners = Listeners(
+            (Endpoint("A", host, port),),
+            Parking(),
+            Metrics(),
+            max_frame_bytes=MIB,
+            max_connections=10,
+            max_idle_ms=0,
+        )
+        await listeners.open()
+        try:
+            for local in loopbacks():
+                client = Client(*await asyncio.open_connection(local, port))
+                await until(lambda: len(listeners.connections) == 1)
+                client.close()
+                await until(lambda: not listeners.connections)
+        finally:
+            await listeners.close(0.0)
 
     run(work())
 

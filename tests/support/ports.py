@@ -51,3 +51,13 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def loopbacks() -> list[str]:
+    """The addresses of the loopback interface: of IPv6 as well, where this host has it."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return ["127.0.0.1"]
+    return ["127.0.0.1", "::1"]
