@@ -171,4 +171,6 @@ class ConnectionGroup(Generic[C]):
         if client := f"{name} {version}".strip():
             fields["client"] = client
         at = {"peer": connection.peer, "listener": connection.listener.name}
-        _LOGGER.warning(message, **at, **fields)
+        # A client that asks nothing for long is as usual as one that goes.
+        write = _LOGGER.info if fields.get("why") == CloseReason.IDLE else _LOGGER.warning
+        write(message, **at, **fields)

@@ -285,6 +285,8 @@ def test_idle_connections_are_closed_and_parked_fetches_are_not_idle(narrow: Clu
         assert answer.responses[0].partitions[0].error_code == 0
     text = "nothing was asked for connections.max.idle.ms"
     narrow.wait_for(lambda: text in narrow.output(1), "a log line")
+    lines = [line for line in narrow.output(1).splitlines() if text in line]
+    assert all(" INFO " in line for line in lines), "it happens to every client that has a pool"
 
 
 def test_a_client_that_does_not_read_its_answers_holds_up_nobody(quorum: Cluster) -> None:
