@@ -117,7 +117,7 @@ def parse_quorum_state(data: bytes, *, is_kafkas: bool = False) -> QuorumState:
         cluster_id=_text(fields, "clusterId") if has_offset else None,
         leader_id=_id(fields, "leaderId"),
         leader_uuid=_uuid(fields, "leaderUuid") if is_ours else None,
-        leader_epoch=_integer(fields, "leaderEpoch", minimum=0),
+        leader_epoch=_integer(fields, "leaderEpoch", minimum=0, bits=31),
         voted_id=_id(fields, "votedId"),
         voted_uuid=voted_uuid,
         applied_offset=_integer(fields, "appliedOffset", minimum=0) if has_offset else 0,
@@ -130,15 +130,15 @@ def _value(fields: dict[str, Any], name: str) -> Any:
     return fields[name]
 
 
-def _integer(fields: dict[str, Any], name: str, *, minimum: int) -> int:
-    value = _value(fields, name)
-    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value < 1 << 63:
-        raise ValueError(f"{name} is {value!r} instead of a number from {minimum}")
+def _integer(fields: dict[str, Any], name: str, *, minimum: int, bits: int = 63) -> int:
+    value, maximum = _value(fields, name), (1 << bits) - 1
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+        raise ValueError(f"{name} is {value!r} instead of a number from {minimum} to {maximum}")
     return value
 
 
 def _id(fields: dict[str, Any], name: str) -> int | None:
-    value = _integer(fields, name, minimum=-1)
+    value = _integer(fields, name, minimum=-1, bits=31)
     return None if value == -1 else value
 
 
