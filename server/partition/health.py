@@ -72,8 +72,11 @@ class PartitionHealth:
         elif now.problem is not None:
             found.append(now.problem)
         elif not now.has_leader_contact and disk is None:
-            text = f"the leader, node {now.leader.id}, does not answer"
-            found.append(f"{text}; {up}" if 2 * len(missing) >= len(now.voters) else text)
+            foreign, name = self._links.foreign(), f"node {now.leader.id}"
+            if name not in foreign:
+                text = f"the leader, {name}, does not answer"
+                found.append(f"{text}; {up}" if 2 * len(missing) >= len(now.voters) else text)
+            found += foreign.values()
         elif now.high_watermark is None:
             found.append(
                 f"follows, but does not know yet what is committed: ask node {now.leader.id}, which "

@@ -38,7 +38,7 @@ from quorumd.server.model.topic import TopicPartition
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.peers.peer_addresses import RESPONSES, PeerAddresses
 from quorumd.server.peers.peer_channel import request_frame
-from quorumd.server.peers.peer_links import NO_RIGHT, PeerLink, PeerLinks
+from quorumd.server.peers.peer_links import TOLD, PeerLink, PeerLinks
 from quorumd.server.translate import elections, voter_changes
 from quorumd.server.translate.elections import BEGIN_QUORUM_EPOCH, END_QUORUM_EPOCH, VOTE
 from quorumd.server.translate.fetch import (
@@ -456,10 +456,9 @@ class Outbound:
             LOG.warning("invalid response", peer=self._name(to), reason=str(error))
             event = RequestFailed(request_id=request_id, reason=str(error))
         links = self.links
-        if isinstance(event, RESPONSES) and (
-            event.error == NO_RIGHT or links.refusals or links.hang_ups
-        ):
-            links.note_response(self._in_words(to), event.error)
+        if isinstance(event, RESPONSES) and (event.error in TOLD or links.is_told_of_responses):
+            cluster_id = self.node.cluster_id
+            links.note_response(self._in_words(to), event.error, address, cluster_id)
         addresses, heard = self.addresses, event
         if not is_trusted and addresses.refuses_for_leader(to, event):
             heard = RequestFailed(request_id=request_id, reason="another node may have responded")

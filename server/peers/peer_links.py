@@ -28,6 +28,9 @@ LOG: Final = Logger("peers")
 
 NO_RIGHT: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name
 """A Kafka process ends at this error. A node asks again: an operator has to permit it."""
+FOREIGN: Final = ErrorCode.INCONSISTENT_CLUSTER_ID.name
+TOLD: Final = frozenset((NO_RIGHT, FOREIGN))
+"""Errors of peers that an operator has to learn of."""
 
 
 class KafkaPeer(Exception):
@@ -43,8 +46,8 @@ class KafkaPeer(Exception):
 
 HANG_UPS_LASTING: Final = 3
 """So many, one after the other, are no process that ends."""
-HUNG_UP_S: Final = 60.0
-"""How long a hang-up is shown: a peer that is asked is asked again in much less."""
+SHOWN_S: Final = 60.0
+"""How long a hang-up or a foreign node is shown: a peer that is asked is asked again in much less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class PeerLinks:
     """Replicas that have said, by certificate, that their own links are plaintext still."""
     hang_ups: dict[str, _HangUps] = field(default_factory=dict)
     """Of peers that are reached, but have given no response since."""
+    strangers: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """Where a node of another cluster responded in place of a peer: when that was last, and in words."""
     clock: Callable[[], float] = time.monotonic
     lines: RateLimit = field(default_factory=lambda: RateLimit(per_second=0.1, burst=5))
 
@@ -102,7 +107,7 @@ class PeerLinks:
         return text if count == HANG_UPS_LASTING else None
 
     def _is_old(self, hang_ups: _HangUps) -> bool:
-        return self.clock() - hang_ups.at_s > HUNG_UP_S
+        return self.clock() - hang_ups.at_s > SHOWN_S
 
     def _hung_up(self, times: int) -> list[str]:
         recent = (each for each in self.hang_ups.values() if not self._is_old(each))
@@ -114,10 +119,25 @@ class PeerLinks:
 
     def unreachable(self) -> list[str]:
         """Why peers are not reached, or do not respond."""
-        return [*self.problems.values(), *self._hung_up(1)]
+        return [*self.problems.values(), *self.foreign().values(), *self._hung_up(1)]
 
-    def note_response(self, name: str, error: str | None) -> None:
-        """A peer has sent a response, with this error if it is not None."""
+    def foreign(self) -> dict[str, str]:
+        """Peers in whose place a node of another cluster responds, and that in words."""
+        now_s = self.clock()
+        return {
+            name: text for name, (at_s, text) in self.strangers.items() if now_s - at_s <= SHOWN_S
+        }
+
+    @property
+    def is_told_of_responses(self) -> bool:
+        """What is known of a peer may end with its next response."""
+        return bool(self.refusals or self.hang_ups or self.strangers)
+
+    def note_response(
+        self, name: str, error: str | None, address: Address, cluster_id: str | None
+    ) -> None:
+        """A peer has sent a response from there, with this error if it is not None, to a node of this
+        cluster."""
         self.hang_ups.pop(name, None)
         if error == NO_RIGHT:
             self.refusals[name] = (
@@ -126,12 +146,27 @@ class PeerLinks:
             )
         else:
             self.refusals.pop(name, None)
+        if error == FOREIGN:
+            self._note_stranger(name, address, cluster_id)
+        else:
+            self.strangers.pop(name, None)
+
+    def _note_stranger(self, name: str, address: Address, cluster_id: str | None) -> None:
+        text = (
+            f"{name} at {address} belongs to another cluster than this node's directory, which is of "
+            f"{cluster_id}. After a restore the one that has a directory of the former quorum still is "
+            "restored as well; otherwise correct storage.dir, or the addresses"
+        )
+        if name not in self.foreign() and self.lines.take() is not None:
+            LOG.warning("no link to a peer", reason=text)
+        self.strangers[name] = self.clock(), text
 
     def warnings(self) -> list[str]:
         """Problems that an operator has to mend, and migrations to finish."""
         return [
             *self.mismatches.values(),
             *self.refusals.values(),
+            *self.foreign().values(),
             *self._hung_up(HANG_UPS_LASTING),
             *(
                 f"node {replica_id} connects to others in plaintext still: make its TLS listener the first "
@@ -144,7 +179,13 @@ class PeerLinks:
         """It is no peer any more; `replica_id`: no other peer has that id, either."""
         if replica_id is not None:
             self.behind.discard(replica_id)
-        for known in (self.problems, self.mismatches, self.refusals, self.hang_ups):
+        for known in (
+            self.problems,
+            self.mismatches,
+            self.refusals,
+            self.hang_ups,
+            self.strangers,
+        ):
             known.pop(name, None)
 
 

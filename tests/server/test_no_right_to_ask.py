@@ -8,7 +8,7 @@ import pytest
 
 from quorumd.raft.effects import Effect, Halt, SendRequest
 from quorumd.raft.events import RequestFailed, TimerFired, WriteCompleted
-from quorumd.raft.types import Voter
+from quorumd.raft.types import Address, Voter
 from quorumd.server.model.peer_calls import PeerCall
 from quorumd.wire.codec import encode
 from quorumd.wire.error_codes import ErrorCode
@@ -70,6 +70,6 @@ def test_a_peer_that_answers_again_is_not_complained_of() -> None:
     sender = Sender(Voter(key(1), at("here")), Voter(key(2), at("two")))
     for error, warnings in ((DENIED, 1), (0, 0)):
         sender.outbound.links.note_response(
-            "node 2", (error and "CLUSTER_AUTHORIZATION_FAILED") or None
+            "node 2", (error and "CLUSTER_AUTHORIZATION_FAILED") or None, Address("two", 1), "c"
         )
         assert len(sender.outbound.links.warnings()) == warnings

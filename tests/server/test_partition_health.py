@@ -69,6 +69,13 @@ def test_a_leader_that_does_not_answer_is_all_unless_a_majority_is_missing(
     assert health_of(bench).problems() == [f"the leader, node 2, does not answer{text}"]
 
 
+def test_a_leader_in_whose_place_another_cluster_answers_is_not_said_to_be_silent() -> None:
+    links = PeerLinks()
+    links.note_response("node 2", "INCONSISTENT_CLUSTER_ID", AT_4, "c")
+    (text,) = health_of(follower(contact=False), links).problems()
+    assert text.startswith("node 2 at host4:9093 belongs to another cluster")
+
+
 def test_a_full_disk_is_the_reason_that_nothing_is_heard() -> None:
     health = health_of(follower(contact=False))
     health.is_disk_full = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem
 from quorumd.server.model.peer_calls import HungUp
-from quorumd.server.peers.peer_links import HUNG_UP_S, PeerLinks
+from quorumd.server.peers.peer_links import SHOWN_S, PeerLinks
 
 WHERE = Address("db2", 9093)
 TEXT = "node 2 at db2:9093: it closed the connection instead of answering"
@@ -41,9 +41,9 @@ def test_it_is_not_warned_of_any_more_when_it_responds_or_nothing_was_asked_for_
             links.note_failed("node 2", WHERE, HungUp())
         assert links.warnings()
         if ends_by_response:
-            links.note_response("node 2", None)
+            links.note_response("node 2", None, WHERE, "c")
         else:
-            clock.now_s += HUNG_UP_S + 1
+            clock.now_s += SHOWN_S + 1
         assert links.warnings() == links.unreachable() == []
         assert links.note_failed("node 2", WHERE, HungUp()) is None
         assert links.warnings() == []
@@ -83,3 +83,25 @@ def test_a_replica_whose_links_are_plaintext_is_warned_of_until_it_is_no_peer_an
     links.note_made("node 3", 3, is_behind=False)
     assert links.warnings() == []
     assert not links.behind, "from now on only its certificate counts"
+
+
+def test_a_node_of_another_cluster_in_place_of_a_peer_is_warned_of() -> None:
+    clock = Clock()
+    links = PeerLinks(clock=clock)
+    assert not links.is_told_of_responses
+    links.note_response("node 2", "INCONSISTENT_CLUSTER_ID", WHERE, "mine")
+    (text,) = links.warnings()
+    assert text.startswith("node 2 at db2:9093 belongs to another cluster")
+    assert "is of mine" in text
+    assert links.unreachable() == [text]
+    assert links.foreign() == {"node 2": text}
+    # It is asked again and again; that a connection is made, or refused elsewhere, says nothing of it.
+    links.note_made("node 2", 2, is_behind=False)
+    assert links.warnings() == [text]
+    links.note_response("node 2", None, WHERE, "mine")
+    assert links.warnings() == links.unreachable() == []
+    links.note_response("node 2", "INCONSISTENT_CLUSTER_ID", WHERE, "mine")
+    clock.now_s += SHOWN_S + 1
+    assert links.warnings() == [], "it has not responded for long"
+    links.forget("node 2", 2)
+    assert not links.is_told_of_responses
