@@ -91,8 +91,14 @@ def private_key(data: bytes, where: str, key: str, password: Secret | None) -> P
     secret = password.reveal().encode() if is_encrypted and password is not None else None
     try:
         return load_pem_private_key(pem, secret)
-    except (TypeError, ValueError, UnsupportedAlgorithm):
+    except (TypeError, ValueError, UnsupportedAlgorithm) as error:
         # What the library says could quote the key.
+        if is_encrypted and _is_of_encryption(error):
+            raise BadStore(
+                key,
+                f"the private key of {where} is encrypted in a way that is not read here: `openssl pkcs8 "
+                "-topk8 -v2 aes-256-cbc` writes it anew",
+            ) from None
         if is_encrypted:
             raise BadStore(
                 "ssl.key.password", f"is not the password of the private key of {where}"
@@ -100,6 +106,11 @@ def private_key(data: bytes, where: str, key: str, password: Secret | None) -> P
         raise BadStore(
             key, f"the private key of {where} is damaged, or of a kind that OpenSSL does not know"
         ) from None
+
+
+def _is_of_encryption(error: Exception) -> bool:
+    """The library does not know by which method a key is encrypted, whatever the password."""
+    return isinstance(error, UnsupportedAlgorithm) or "unknown" in str(error).lower()
 
 
 def _blocks(data: bytes, where: str, key: str, labels: tuple[str, ...], what: str) -> list[_Block]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import subprocess
+from base64 import b64decode, b64encode
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,30 @@ def test_an_encrypted_key(tmp_path: Path) -> None:
     )
     # One that is not needed does no harm, as in Kafka.
     assert read(tmp_path, NODE.key_pem + LEAF, ssl_key_password=Secret(PASSWORD)).key is not None
+
+
+def test_an_encryption_that_is_not_known_is_no_wrong_password(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    leaf = CA.issue(key=key).chain_pem
+    old = key_pem(key, PrivateFormat.TraditionalOpenSSL, PASSWORD)
+    assert b"DEK-Info: AES-256-CBC," in old
+    begin, *lines, end = key_pem(key, password=PASSWORD).splitlines()
+    # 2.16.840.1.101.3.4.1.42 is AES-256-CBC, and 43 is OFB.
+    cbc = bytes.fromhex("60864801650304012a")
+    body = b64decode(b"".join(lines))
+    assert cbc in body
+    ofb = b64encode(body.replace(cbc, cbc[:-1] + b"\x2b"))
+    new = b"%b\n%b\n%b\n" % (begin, ofb, end)
+    for data in (old.replace(b"AES-256-CBC", b"ARIA-256-CBC"), new):
+        path = tmp_path / "node.pem"
+        path.write_bytes(data + leaf)
+        [(of, text)] = refused(
+            TlsConfig(ssl_keystore_location=path, ssl_key_password=Secret(PASSWORD))
+        )
+        assert of == "ssl.keystore.location"
+        assert text.startswith(
+            f"the private key of {path} is encrypted in a way that is not read here"
+        )
 
 
 @pytest.mark.parametrize("between", ["\n", " ", "\\n", "\r\n"])
