@@ -127,3 +127,12 @@ def is_known_name(name: str) -> bool:
         or parse_snapshot_name(name) is not None
         or _KAFKA_LEFTOVER.fullmatch(name) is not None
     )
+
+
+def is_temporary(name: str) -> bool:
+    """True for the new form of a small file that is being replaced: a segment or a snapshot never has one."""
+    stem = name.removesuffix(TEMPORARY_SUFFIX)
+    if stem == name:
+        return False
+    segment = parse_segment_name(stem)
+    return stem in _KNOWN or (segment is not None and segment[1] != LOG_SUFFIX)

@@ -16,7 +16,7 @@ First everything is read and nothing changed; damage is raised from there. Then 
 | log ends below an offset that was recorded as committed | DamagedLog |
 | .index or .timeindex missing, or saying anything that the log doesn't | rebuilt |
 | leader-epoch-checkpoint missing, unreadable or different from the log | rebuilt: the log is the truth |
-| .tmp and .part files, indexes without a segment | deleted |
+| .tmp of small files, .part files, indexes without a segment | deleted |
 | any other name | left alone, reported |
 
 Which CRCs are verified: all in the last segment, since only its bytes may be newer than the last
@@ -469,7 +469,7 @@ def _remove_leftovers(
             is_orphan = parsed is not None and parsed[0] not in bases
             # The indexes of a cleanly stopped log's last segment go stale with the first write.
             is_stale = parsed is not None and parsed[0] == active and parsed[1] != layout.LOG_SUFFIX
-            if _is_temporary(name) or layout.is_part(name) or is_orphan or is_stale:
+            if layout.is_temporary(name) or layout.is_part(name) or is_orphan or is_stale:
                 fs.unlink(directory / name)
                 if not is_stale:
                     removed.append(name)
@@ -483,10 +483,7 @@ def _by_epoch(snapshot: SnapshotId) -> tuple[int, int]:
     return epoch, end_offset
 
 
-def _is_temporary(name: str) -> bool:
-    stem = name.removesuffix(layout.TEMPORARY_SUFFIX)
-    return stem != name and layout.is_known_name(stem)
-
-
 def _foreign(names: list[str]) -> Iterator[str]:
-    return (name for name in names if not layout.is_known_name(name) and not _is_temporary(name))
+    return (
+        name for name in names if not layout.is_known_name(name) and not layout.is_temporary(name)
+    )

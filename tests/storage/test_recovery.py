@@ -419,10 +419,20 @@ def test_leftovers_are_deleted_and_strange_files_left_alone(fs: FaultyFileSystem
     ours = [
         "leader-epoch-checkpoint.tmp",
         "quorum-state.json.tmp",
+        "partition.metadata.tmp",
+        f"{index_path(DIRECTORY, 0).name}.tmp",
         index_path(DIRECTORY, 3).name,
         "00000000000000000005-0000000001.checkpoint.part",
     ]
-    strange = ["notes.txt", "123.log", "00000000000000000000.log.bak", "photo.tmp"]
+    strange = [
+        "notes.txt",
+        "123.log",
+        "00000000000000000000.log.bak",
+        "photo.tmp",
+        # Records that somebody has put aside.
+        "00000000000000000009.log.tmp",
+        "00000000000000000005-0000000001.checkpoint.tmp",
+    ]
     kafkas = ["00000000000000000005.snapshot", "partition.metadata"]
     for name in (*ours, *strange, *kafkas):
         fs.put(DIRECTORY / name, b"x")
