@@ -41,7 +41,8 @@ def read_properties(path: Path) -> dict[str, str]:
         text = f"the file is larger than {MAX_FILE_BYTES} bytes: is it the right one?"
         raise ConfigError([ConfigProblem(str(path), text)])
     try:
-        text = raw.decode()
+        # Some editors of Windows write a byte order mark.
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         # Java reads all files so.
         text = raw.decode("iso-8859-1")

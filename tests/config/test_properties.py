@@ -141,8 +141,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             read_properties(path)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "iso-8859-1"])
-def test_both_encodings_are_read(tmp_path: Path, encoding: str) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "iso-8859-1"])
+def test_all_encodings_are_read(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "client.properties"
     path.write_text("ssl.key.password=schlüssel\n", encoding=encoding)
     assert read_properties(path) == {"ssl.key.password": "schlüssel"}
