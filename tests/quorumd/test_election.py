@@ -311,3 +311,24 @@ def test_what_could_not_be_registered_in_an_outage_can_be_afterwards() -> None:
                 assert await registered(client) == {b"web/1": "x"}
 
     asyncio.run(run())
+
+
+def test_an_outage_is_told_also_by_a_client_that_has_read_the_log() -> None:
+    async def run() -> None:
+        async with (
+            FakeQuorum() as quorum,
+            QuorumClient(quorum.addresses, timeout_ms=500) as client,
+            Registration(client, "web/2", ttl=60),
+        ):
+            await client.append([Record(key=REGISTRATIONS + b"web/1", value=b"another's")])
+            registration = Registration(client, "web/1", value="x")
+            quorum.elect(0)
+            async with asyncio.timeout(15):
+                with pytest.raises(QuorumUnavailable):
+                    await registration.__aenter__()
+            quorum.elect(2)
+            client.timeout_ms = 5000
+            async with registration:
+                assert await registered(client) == {b"web/1": "x", b"web/2": ""}
+
+    asyncio.run(run())

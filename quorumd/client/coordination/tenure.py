@@ -156,7 +156,13 @@ class Tenure:
             async with asyncio.timeout_at(until_s):
                 return await self._contend(lambda step: queues or not _queues(step))
         except TimeoutError:
-            return False
+            if queues:
+                return False
+        # Whether a leader answers, the write that is under way tells.
+        await self._written()
+        if (outage := self._outage) is not None:
+            raise outage
+        return await self._contend(lambda _: False)
 
     async def _outlasts(self) -> bool:
         """The time is over, but the holder may be dead, or all who wait for a free name: then they are
