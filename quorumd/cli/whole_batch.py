@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,11 @@ async def _append(
             for key, entry in view.entries.items():
                 raise Conflict(key, entry.offset)
             since = view.offset
-        return await client.append(
-            records, if_unchanged_since=since, also_unchanged=named, whole=True
-        )
+        try:
+            return await client.append(
+                records, if_unchanged_since=since, also_unchanged=named, whole=True
+            )
+        except asyncio.CancelledError:
+            text = "the change may be in the log: read again before you decide"
+            click.echo(f"interrupted: {text}", err=True)
+            raise

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from quorumd.wire.messages.produce import ProduceRequest
 from tests.quorumd.conftest import Done, QuorumThread
+from tests.quorumd.fake_quorum import FakeQuorum
+from tests.quorumd.running import started
 
 Run = Callable[..., Done]
 CONFLICT = 4
@@ -182,3 +186,29 @@ def test_offset_0_is_a_condition(quorum: QuorumThread, quorumctl: Run, tmp_path:
     file.write_text(json.dumps({"if_unchanged_since": 1, "changes": changes}))
     assert quorumctl("txn", "--file", file, "--if-unchanged-since", 0).code == CONFLICT
     assert quorumctl("txn", "--file", file).code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("put", "a", "1", "--if-unchanged-since", "0"), ("put", "a", "1", "--if-absent")],
+)
+def test_a_change_that_is_interrupted_before_its_answer_may_be_in_the_log(
+    quorum: QuorumThread, arguments: tuple[str, ...]
+) -> None:
+    quorum.quorum.before_answer = lambda _, request, answer: (
+        None if isinstance(request, ProduceRequest) else answer
+    )
+    with started(*arguments) as process:
+        assert process.stderr is not None
+        quorum.call(_until_appended)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr.read() == (
+            b"interrupted: the change may be in the log: read again before you decide\n"
+        )
+    assert pairs(quorum) == [(b"a", b"1")]
+
+
+async def _until_appended(fake: FakeQuorum) -> None:
+    while not fake.end_offset:
+        await fake.appended.wait()
