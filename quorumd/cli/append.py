@@ -65,7 +65,7 @@ class LineFormat:
     key: bytes | None
     key_separator: bytes | None
     null_value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+    headers: tuple[tuple[bytes, bytes], ...]
 
     def record(self, line: bytes) -> Record:
         """Raises ClickException if the line lacks the separator."""
@@ -309,11 +309,11 @@ class AppendJob:
         return text
 
 
-def _header(text: str) -> tuple[str, bytes]:
+def _header(text: str) -> tuple[bytes, bytes]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise click.UsageError(f"--header {text!r}: expected NAME=VALUE.")
-    return name, os.fsencode(value)
+    return os.fsencode(name), os.fsencode(value)
 
 
 async def _once(lines: list[bytes]) -> AsyncIterator[list[bytes]]:

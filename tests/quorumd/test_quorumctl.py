@@ -106,6 +106,13 @@ def test_arguments_are_appended_and_printed_again(quorum: QuorumThread, quorumct
     assert quorumctl("tail", "--headers", "-n", "1").out == "1\tk\ttwo\ta=b=c\n"
 
 
+def test_names_and_values_of_headers_are_bytes(quorum: QuorumThread, quorumctl: Run) -> None:
+    done = quorumctl("append", "--header", "\udcfe=\udcff", "--header", "ü=ß", "x")
+    assert done == Done(0, "appended 1 record, last offset 0\n", "")
+    (record,) = quorum.quorum.records()
+    assert record.headers == ((b"\xfe", b"\xff"), ("ü", "ß".encode()))
+
+
 def test_each_line_of_standard_input_is_a_record(quorum: QuorumThread, quorumctl: Run) -> None:
     done = quorumctl("append", "--output", "json", stdin=b"one\n\n\xff\x00\r\nlast")
     result = json.loads(done.out)
