@@ -149,7 +149,8 @@ _wait_option = click.option(
     type=Seconds(0),
     metavar="SECONDS",
     help="How long to wait for the lock, with the time that the log is read; 0 asks once. Whether a holder"
-    " that looks dead is so is watched for its ttl nevertheless.  [default: for ever]",
+    " that looks dead is so is watched for its ttl nevertheless, and in an outage it takes up to 5 s more to"
+    " leave the queue.  [default: for ever]",
 )
 _grace_option = click.option(
     "--grace",
