@@ -165,7 +165,7 @@ class FetchHandler:
                         del slots[served_at]
                     served, served_at = slot, (i, k)
         # Who waits is sent to the next leader when there is one, and that is another log.
-        wait_ms = 0 if is_debugging else max(0, message.max_wait_ms)
+        wait_ms = 0 if is_debugging else message.max_wait_ms
         deadline = self._runtime.monotonic_s() + wait_ms / 1000
         fetch = ConsumerFetch(request, message, slots, served, is_debugging, deadline)
         if served is None:

@@ -32,7 +32,7 @@ def test_api_versions_lists_exactly_what_is_spoken(version: int) -> None:
     if version >= 3:
         own = replace(SOFTWARE, client_software_name="quorumctl")
         answer = decoded_again(api_versions(FixedView(), own, version), version)
-        assert set(ours) < {key.api_key for key in answer.api_keys}
+        assert {key.api_key for key in answer.api_keys} == {*ours, *spoken}
 
 
 def test_a_feature_with_minimum_0_is_shown_from_version_4_on() -> None:
@@ -64,6 +64,8 @@ def test_a_feature_at_level_0_is_not_finalized() -> None:
         ("a client", "1.0", 42),
         ("client\n", "1.0", 42),
         ("clïent", "1.0", 42),
+        ("a-client", "1.0-", 42),
+        ("a-client", "1.0 beta", 42),
     ],
 )
 def test_software_must_be_named_as_kip_511_asks(
@@ -86,6 +88,7 @@ def test_software_must_be_named_as_kip_511_asks(
         ("another", 2, 129),
         (None, 3, 0),
         ("another", -1, 0),
+        ("cluster-of-tests", 0, 129),
     ],
 )
 def test_who_means_another_node_is_told_to_begin_anew(

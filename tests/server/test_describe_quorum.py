@@ -107,6 +107,14 @@ def test_own_software_is_told_by_storage_id_what_is_waited_for(version: int) -> 
     assert others.topics[0].partitions[0].pending_changes is None
 
 
+def test_a_change_of_no_replica_names_none() -> None:
+    """As a reassignment, which is of several."""
+    view = FixedView(pending=(PendingChange("reassign", None, -1, "replica 5 does not fetch"),))
+    own = decoded_again(describe_quorum(view, asks(), 2, "CLIENT", is_own=True), 2)
+    (change,) = own.topics[0].partitions[0].pending_changes or ()
+    assert (change.replica_id, change.replica_directory_id.int, change.waiting_ms) == (-1, 0, -1)
+
+
 @pytest.mark.parametrize("version", range(3))
 def test_own_software_is_told_the_committed_voters_while_they_are_others(version: int) -> None:
     def told(view: FixedView) -> list[int] | None:

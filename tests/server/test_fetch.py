@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -14,7 +11,6 @@ from uuid import UUID
 import pytest
 
 from quorumd.raft.log_view import LogView
-from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA
 from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_limits import MAX_IN_FLIGHT_BYTES
@@ -222,15 +218,16 @@ def test_a_consumer_whose_last_record_is_in_the_log_reads_on(tmp_path: Path, ver
 
 
 @pytest.mark.parametrize("version", [12, 18])
+@pytest.mark.parametrize("last_epoch", [0, 3])
 def test_a_consumer_whose_last_record_is_not_in_the_log_is_told_where_it_parts(
-    tmp_path: Path, version: int
+    tmp_path: Path, version: int, last_epoch: int
 ) -> None:
-    """Epoch 4 begins at offset 0: a record of epoch 3 was never committed here."""
+    """Epoch 4 begins at offset 0: a record of an earlier epoch was never committed here."""
 
     async def work(at: Bench) -> None:
-        row = only(await at.fetch(consumer(3, version=version, last_epoch=3), version))
+        row = only(await at.fetch(consumer(3, version=version, last_epoch=last_epoch), version))
         assert row.error_code == 0
-        assert (row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == (3, 0)
+        assert (row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == (last_epoch, 0)
         assert not row.records
 
     with_bench(tmp_path, work)
@@ -359,9 +356,12 @@ def test_what_there_is_comes_when_the_time_for_min_bytes_is_over(
 
 
 @pytest.mark.parametrize("offset", [0, RECORDS - 1])
-def test_min_bytes_beyond_max_bytes_are_met_by_max_bytes(tmp_path: Path, offset: int) -> None:
+@pytest.mark.parametrize("limit", ["partition_max_bytes", "max_bytes"])
+def test_min_bytes_beyond_max_bytes_are_met_by_max_bytes(
+    tmp_path: Path, limit: str, offset: int
+) -> None:
     async def work(at: Bench) -> None:
-        limits = {"min_bytes": 1 << 20, "max_bytes": BATCH_BYTES, "max_wait_ms": LONG_MS}
+        limits: dict[str, Any] = {"min_bytes": 1 << 20, limit: BATCH_BYTES, "max_wait_ms": LONG_MS}
         assert offsets(only(await at.fetch(consumer(offset, **limits)))) == [offset]
 
     with_bench(tmp_path, work)
@@ -467,82 +467,6 @@ def test_a_fetch_whose_connection_is_gone_does_not_wait_on(
         await until(lambda: not at.handler._parked)
 
     with_bench(tmp_path, work)
-
-
-def one_a_turn(runtime: Runtime, later: list[Callable[[], None]]) -> Runtime:
-    """Between two readings of its clock a turn's share is over; `later` gets the turns to come."""
-    readings = itertools.count()
-    return dataclasses.replace(
-        runtime,
-        monotonic_s=lambda: time.monotonic() + next(readings) * consume.SHARE_S,
-        call_soon=later.append,
-    )
-
-
-def test_many_that_wait_are_served_in_turns_of_the_event_loop(tmp_path: Path) -> None:
-    later: list[Callable[[], None]] = []
-
-    async def work(at: Bench) -> None:
-        benches = [at] + [
-            Bench(at.served, await at.served.connect(), at.handler, at.log) for _ in range(2)
-        ]
-        for count, bench in enumerate(benches, 1):
-            await bench.parked(consumer(RECORDS, max_wait_ms=LONG_MS), count=count)
-        at.append()
-        assert offsets(only(await benches[0].answer())) == [RECORDS]
-        at.append()
-        assert len(later) == 1, "one turn is asked for, whatever else is committed meanwhile"
-        last = Bench(at.served, await at.served.connect(), at.handler, at.log)
-        await last.client.send(question(1, 11, consumer(RECORDS + 1)))
-        await until(lambda: len(at.handler._woken) == 3)
-        later.pop()()
-        assert offsets(only(await benches[1].answer())) == [RECORDS, RECORDS + 1]
-        later.pop()()
-        assert offsets(only(await benches[2].answer())) == [RECORDS, RECORDS + 1]
-        later.pop()()
-        assert offsets(only(await last.answer())) == [RECORDS + 1]
-        assert not later
-
-    with_bench(tmp_path, work, changed=lambda runtime: one_a_turn(runtime, later))
-
-
-def test_who_waits_for_a_turn_when_leadership_ends_is_sent_to_the_new_leader(
-    tmp_path: Path,
-) -> None:
-    later: list[Callable[[], None]] = []
-
-    async def work(at: Bench) -> None:
-        other = Bench(at.served, await at.served.connect(), at.handler, at.log)
-        await at.parked(consumer(RECORDS, max_wait_ms=LONG_MS))
-        await other.parked(consumer(RECORDS, max_wait_ms=LONG_MS), count=2)
-        at.append()
-        at.partition.is_leader = False
-        at.handler.on_leadership_lost()
-        row = only(await other.answer())
-        assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        later.pop()()
-        assert not later
-
-    with_bench(tmp_path, work, changed=lambda runtime: one_a_turn(runtime, later))
-
-
-def test_whose_connection_is_gone_has_no_turn(tmp_path: Path) -> None:
-    """Who is served and has too little yet goes on waiting: nobody does here."""
-    later: list[Callable[[], None]] = []
-
-    async def work(at: Bench) -> None:
-        other = Bench(at.served, await at.served.connect(), at.handler, at.log)
-        await at.parked(consumer(RECORDS, max_wait_ms=LONG_MS))
-        await other.parked(consumer(RECORDS, min_bytes=1 << 20, max_wait_ms=LONG_MS), count=2)
-        at.append()
-        connection = cast(Connection, at.handler._woken[0].request.connection)
-        other.client.reset()
-        await until(lambda: not connection.is_open)
-        later.pop()()
-        assert not at.handler._parked
-        assert not later
-
-    with_bench(tmp_path, work, changed=lambda runtime: one_a_turn(runtime, later))
 
 
 def test_more_fetches_than_may_wait_are_answered_empty(

@@ -49,6 +49,16 @@ def test_metadata_gives_the_endpoints_of_the_listener_that_was_asked() -> None:
     ]
 
 
+def test_of_two_disks_under_the_leaders_id_the_one_that_leads_is_named() -> None:
+    """The other one votes until it is removed, and stands at another address in the log."""
+    voters = VoterSet.of([voter(1), voter(2), Voter(ReplicaKey(2, UUID(int=2000)), endpoints(9))])
+    for led_at in (2, 9):
+        view = FixedView(voters=voters, leader_endpoints=endpoints(led_at))
+        answer = metadata(view, by_name(), 13, "CLIENT")
+        hosts = [(each.node_id, each.host) for each in answer.brokers]
+        assert hosts == [(1, "node1.example"), (2, f"node{led_at}.example")]
+
+
 def test_a_topic_that_is_named_often_is_described_once() -> None:
     request_ = by_name(*[TOPIC] * 100, *["other"] * 100)
     answer = decoded_again(metadata(FixedView(), request_, 12, "CLIENT"), 12)

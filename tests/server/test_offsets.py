@@ -78,16 +78,19 @@ def test_special_timestamps_mean_something_from_their_version_on(
     with_bench(tmp_path, work, committed_offset=8)
 
 
+@pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize(
     ("timestamp", "found"),
     [(0, (0, 1000, 4)), (1045, (5, 1050, 5)), (1070, (7, 1070, 5)), (1071, (-1, -1, -1))],
 )
 def test_the_first_committed_record_from_a_time_on_is_found(
-    tmp_path: Path, timestamp: int, found: tuple[int, int, int]
+    tmp_path: Path, timestamp: int, found: tuple[int, int, int], version: int
 ) -> None:
     async def work(at: Bench) -> None:
-        row = await listed(at, timestamp)
-        assert (row.error_code, row.offset, row.timestamp, row.leader_epoch) == (0, *found)
+        row = await listed(at, timestamp, version)
+        offset, time_ms, epoch = found
+        assert (row.error_code, row.offset, row.timestamp) == (0, offset, time_ms)
+        assert row.leader_epoch == (epoch if version >= 4 else -1)
 
     with_bench(tmp_path, work, committed_offset=8)
 
