@@ -59,6 +59,9 @@ def test_what_no_snapshot_stands_for_stays() -> None:
 def test_segments_go_by_age_and_a_younger_one_keeps_those_behind_it() -> None:
     segments = [(10, 100, 0), (20, 100, NOW_MS), (30, 100, 0)]
     assert plan([(30, 50)], segments, retention_ms=1000) == Deletion(10, 0)
+    for age_ms, start_offset in ((1000, 0), (1001, 10)):
+        segments[0] = (10, 100, NOW_MS - age_ms)
+        assert plan([(30, 50)], segments, retention_ms=1000) == Deletion(start_offset, 0)
 
 
 def test_segments_without_a_timestamp_go_with_the_next_one_that_has_one() -> None:
@@ -83,6 +86,8 @@ def test_a_snapshot_that_goes_makes_room_for_records() -> None:
 def test_a_snapshot_below_the_start_goes_too() -> None:
     snapshots = [(10, 5), (30, 5)]
     assert plan(snapshots, [(20, 100, 0)], retention_bytes=0) == Deletion(20, 1)
+    at_the_start = [(20, 5), (30, 5)]
+    assert plan(at_the_start, [(20, 100, 0)], retention_bytes=0) == Deletion(20, 0)
 
 
 def test_what_somebody_copies_stays_with_all_that_follows_it() -> None:
@@ -109,6 +114,7 @@ def test_the_next_share_waits_until_the_disk_is_done_with_the_last_one() -> None
     segments = [Deletable(end, 1, 0) for end in range(1, 100)]
     assert next_start(segments, SEGMENTS_AT_ONCE, 99) == SEGMENTS_AT_ONCE
     assert next_start(segments[1:], SEGMENTS_AT_ONCE, 99) == SEGMENTS_AT_ONCE
+    assert next_start(segments[SEGMENTS_AT_ONCE - 1 :], SEGMENTS_AT_ONCE, 99) == SEGMENTS_AT_ONCE
     left = segments[SEGMENTS_AT_ONCE:]
     assert next_start(left, SEGMENTS_AT_ONCE, 99) == 2 * SEGMENTS_AT_ONCE
     assert next_start([], SEGMENTS_AT_ONCE, SEGMENTS_AT_ONCE) == SEGMENTS_AT_ONCE

@@ -19,7 +19,6 @@ from quorumd.raft.node import RaftNode
 from quorumd.raft.status import DownloadProgress
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
 from quorumd.server.model.runtime import Reader, Runtime
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.requests.take_snapshot import take_snapshot
@@ -108,7 +107,7 @@ class Node:
 class Bench:
     """A node with two snapshots, whose log holds everything; time passes when `wait` says so."""
 
-    def __init__(self, retention_ms: int | None = None) -> None:
+    def __init__(self, retention_ms: int | None = None, interval_s: float = 3600.0) -> None:
         self.fs = empty_disk()
         self.closed: list[Any] = []
         self.store = SnapshotStore(self.fs, DIRECTORY)
@@ -140,7 +139,7 @@ class Bench:
         self.runtime = cast(Runtime, runtime)
         settings = SnapshotSettings(
             max_new_record_bytes=1000,
-            interval_s=3600.0,
+            interval_s=interval_s,
             retention_bytes=None,
             retention_ms=retention_ms,
             copier_silent_s=COPIER_SILENT_S,
@@ -162,8 +161,19 @@ class Bench:
         self.snapshots.start()
 
     def _call_at(self, at_s: float, callback: Callable[[], None]) -> Any:
-        heapq.heappush(self._alarms, (at_s, next(self._numbers), callback))
-        return SimpleNamespace(cancel=lambda: None)
+        alarm = (at_s, next(self._numbers), callback)
+        heapq.heappush(self._alarms, alarm)
+        return SimpleNamespace(cancel=lambda: self._cancel(alarm))
+
+    def _cancel(self, alarm: tuple[float, int, Callable[[], None]]) -> None:
+        if alarm in self._alarms:
+            self._alarms.remove(alarm)
+            heapq.heapify(self._alarms)
+
+    @property
+    def alarm_count(self) -> int:
+        """Alarms that are still to go off."""
+        return len(self._alarms)
 
     def _build(
         self,
@@ -280,15 +290,16 @@ def test_new_records_begin_no_build_before_the_processor_has_had_rest(
     assert bench.ends() == [30, 40, 50], "that one took no time"
 
 
+@pytest.mark.parametrize(("took_s", "rest_s"), [(2.0, 38.0), (5.0, 60.0)])
 def test_what_was_due_while_the_processor_rested_is_built_without_new_records(
-    bench: Bench,
+    bench: Bench, took_s: float, rest_s: float
 ) -> None:
     bench.write(1000)
-    bench.wait(2)
+    bench.wait(took_s)
     bench.grow(40)
     bench.write(1000)
     bench.built(SnapshotId(30, 1))
-    bench.wait(38 + CLEAN_INTERVAL_S)
+    bench.wait(rest_s + CLEAN_INTERVAL_S)
     assert bench.ends() == [30, 40]
 
 
@@ -506,6 +517,7 @@ def test_an_older_snapshot_that_cannot_be_repaired_stops_nothing(bench: Bench) -
     bench.failed("the log begins at offset 15")
     bench.wait(RETRY_MAX_S + 10)
     assert bench.ends() == [10]
+    assert not bench.copy(OLD)
     bench.write(1000)
     assert bench.ends() == [10, 30]
     assert not bench.copy(OLD)
@@ -577,34 +589,3 @@ def test_a_request_that_waits_for_a_build_gets_the_snapshot_that_was_copied_inst
     (response,) = responses
     assert (response.error_code, response.end_offset, response.epoch) == (0, 40, 1)
     assert response.size_bytes == len(bench.fs.contents(bench.store.path(copied)))
-
-
-def test_how_far_copies_are_is_known_until_records_are_fetched_or_nobody_asks(
-    bench: Bench,
-) -> None:
-    size = len(bench.contents[NEW])
-    for position in (0, 100):
-        bench.snapshots.serve(NEW, OTHER, position)
-        assert bench.snapshots.work().copies == {OTHER: CopyProgress(NEW, position, size)}
-    bench.node.rows = [SimpleNamespace(key=OTHER, last_fetch_ms=int(bench.now_s * 1000) + 1)]
-    assert bench.snapshots.work().copies == {}
-    bench.wait(1)
-    bench.snapshots.serve(NEW, OTHER, 200)
-    assert bench.snapshots.work().copies == {OTHER: CopyProgress(NEW, 200, size)}
-    bench.wait(9)
-    assert OTHER in bench.snapshots.work().copies
-    bench.wait(2)
-    assert bench.snapshots.work().copies == {}
-
-
-def test_clients_copies_are_not_listed(bench: Bench) -> None:
-    bench.snapshots.serve(NEW, None, 0)
-    assert bench.snapshots.work() == SnapshotWork({})
-
-
-def test_a_build_that_goes_on_is_told(bench: Bench) -> None:
-    bench.write(1000)
-    bench.builds[-1].progress(0.25)
-    assert bench.snapshots.work() == SnapshotWork({}, 30, 0.25)
-    bench.built(SnapshotId(30, 1))
-    assert bench.snapshots.work() == SnapshotWork({})
