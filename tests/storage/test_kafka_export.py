@@ -58,6 +58,22 @@ def registered(broker_id: int, host: str, protocol: int = 0) -> bytes:
     return begin + b"\2" + listener + b"\1" + b"\0" + b"\0" + b"\0"
 
 
+def snapshot(snapshot_id: SnapshotId, *values: bytes) -> bytes:
+    """One of Kafka's, with a record for each value."""
+    epoch = snapshot_id.epoch
+    header = SnapshotHeader(last_contained_log_timestamp=START_MS)
+    kraft = (KRaftVersion(kraft_version=1), KRaftVoters(voters=VOTERS))
+    records = [Record(timestamp=START_MS, value=value) for value in values]
+    parts = [
+        encode_control_batch([header, *kraft], base_offset=0, epoch=epoch, timestamp_ms=START_MS),
+        build_batch(records, base_offset=3, epoch=epoch),
+        encode_control_batch(
+            [SnapshotFooter()], base_offset=3 + len(values), epoch=epoch, timestamp_ms=START_MS
+        ),
+    ]
+    return b"".join(parts)
+
+
 def observed(
     folder: Path,
     *,
@@ -79,13 +95,19 @@ def observed(
 
 
 def test_the_copy_is_cut_at_the_high_watermark(tmp_path: Path) -> None:
-    plan = plan_export(observed(tmp_path), 2)
+    source = observed(tmp_path)
+    records = [Record(timestamp=START_MS + later, value=b"v") for later in (3, 9)]
+    segment = log_path(partition_directory(source), 3)
+    taken = build_batch(records, base_offset=3, epoch=2)
+    segment.write_bytes(taken + batch(5, 4) + batch(6, 4))
+    plan = plan_export(source, 2)
     assert (plan.start_offset, plan.end_offset, plan.log_end) == (0, COMMITTED, END)
+    assert plan.newest_ms == START_MS + 9
     assert plan.left_out == END - COMMITTED
     target = tmp_path / "controller"
     write_export(plan, target)
     log = partition_directory(target)
-    assert log_path(log, 3).read_bytes() == batch(3, 2, 2)
+    assert log_path(log, 3).read_bytes() == taken
     assert parse_epochs((log / "leader-epoch-checkpoint").read_bytes()) == [(1, 0), (2, 3)]
     state = json.loads((log / "quorum-state").read_text())
     assert state == {
@@ -194,22 +216,90 @@ def test_a_copy_that_begins_with_a_snapshot_of_kafkas_names_its_brokers(tmp_path
     source = observed(tmp_path)
     log = partition_directory(source)
     log_path(log, 0).unlink()
-    header = SnapshotHeader(last_contained_log_timestamp=START_MS)
-    kraft = (KRaftVersion(kraft_version=1), KRaftVoters(voters=VOTERS))
-    broker = Record(timestamp=START_MS, value=registered(11, "b11"))
-    parts = [
-        encode_control_batch([header, *kraft], base_offset=0, epoch=1, timestamp_ms=START_MS),
-        build_batch([broker], base_offset=3, epoch=1),
-        encode_control_batch([SnapshotFooter()], base_offset=4, epoch=1, timestamp_ms=START_MS),
-    ]
-    snapshot_path(log, SnapshotId(3, 1)).write_bytes(b"".join(parts))
+    data = snapshot(SnapshotId(3, 1), registered(11, "b11"))
+    snapshot_path(log, SnapshotId(3, 1)).write_bytes(data)
     plan = plan_export(source, 2)
     assert (plan.start_offset, plan.end_offset, plan.voters) == (3, COMMITTED, (1, 2))
     assert plan.brokers == (KafkaBroker(11, ((Address("b11", 9092), 0),)),)
     write_export(plan, tmp_path / "controller")
     copied = partition_directory(tmp_path / "controller")
-    assert snapshot_path(copied, SnapshotId(3, 1)).read_bytes() == b"".join(parts)
+    assert snapshot_path(copied, SnapshotId(3, 1)).read_bytes() == data
     assert log_path(copied, 3).read_bytes() == batch(3, 2, 2)
+
+
+def test_the_newest_snapshot_says_which_brokers_there_are(tmp_path: Path) -> None:
+    """One that is not in it any more has been unregistered."""
+    source = observed(tmp_path)
+    log = partition_directory(source)
+    older, newer = SnapshotId(2, 1), SnapshotId(3, 1)
+    snapshot_path(log, older).write_bytes(snapshot(older, registered(11, "b11")))
+    snapshot_path(log, newer).write_bytes(snapshot(newer, registered(12, "b12")))
+    log_path(log, 0).unlink()
+    plan = plan_export(source, 1)
+    assert ([each.id for each in plan.brokers], plan.snapshots) == ([12], (older, newer))
+
+
+def test_a_snapshot_alone_makes_a_controller_with_an_epoch_above_its_own(tmp_path: Path) -> None:
+    source = observed(tmp_path)
+    log = partition_directory(source)
+    alone = SnapshotId(9, 40)
+    snapshot_path(log, alone).write_bytes(snapshot(alone, registered(11, "b11")))
+    for base_offset in (0, 3):
+        log_path(log, base_offset).unlink()
+    plan = plan_export(source, 1)
+    assert (plan.epochs, plan.newest_ms, plan.leader_epoch) == ((), -1, 40 + EPOCH_GAP)
+
+
+def test_a_log_that_goes_on_in_the_epoch_of_its_snapshot_has_an_epoch(tmp_path: Path) -> None:
+    source = observed(tmp_path)
+    log = partition_directory(source)
+    before = SnapshotId(3, 2)
+    snapshot_path(log, before).write_bytes(snapshot(before, registered(11, "b11")))
+    log_path(log, 0).unlink()
+    assert plan_export(source, 1).epochs == ((2, 3),)
+
+
+def test_a_snapshot_that_came_after_the_copy_was_checked_is_left_out(tmp_path: Path) -> None:
+    source = observed(tmp_path)
+    plan = plan_export(source, 1)
+    late = snapshot_path(partition_directory(source), SnapshotId(5, 2))
+    late.write_bytes(b"anything")
+    write_export(plan, tmp_path / "controller")
+    assert not (partition_directory(tmp_path / "controller") / late.name).exists()
+
+
+def test_where_configuration_names_the_voters_the_state_names_none(tmp_path: Path) -> None:
+    """kraft.version 0: a controller reads version 0 of its state then."""
+    source = observed(tmp_path)
+    log_path(partition_directory(source), 0).write_bytes(batch(0, 1, 3))
+    plan = plan_export(source, 1)
+    assert (plan.has_voters, plan.voters, plan.is_of_voter) == (False, (), False)
+    write_export(plan, tmp_path / "controller")
+    log = partition_directory(tmp_path / "controller")
+    assert json.loads((log / "quorum-state").read_text()) == {
+        "clusterId": "",
+        "leaderId": -1,
+        "leaderEpoch": 6 + EPOCH_GAP,
+        "votedId": -1,
+        "appliedOffset": 0,
+        "currentVoters": [],
+        "data_version": 0,
+    }
+
+
+@pytest.mark.pure
+def test_a_long_segment_is_copied_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = observed(tmp_path)
+    plan = plan_export(source, 1, keep_tail=True)
+    written: list[int] = []
+    monkeypatch.setattr("quorumd.storage.kafka_export._STEP_BYTES", 1)
+    write_export(plan, tmp_path / "controller", written.append)
+    copied = partition_directory(tmp_path / "controller")
+    first, last = (log_path(copied, at).read_bytes() for at in (0, 3))
+    assert last == batch(3, 2, 2) + batch(5, 4) + batch(6, 4)
+    assert (len(written), sum(written)) == (5, len(first) + len(last))
 
 
 def test_a_segment_that_would_hold_nothing_is_left_out(tmp_path: Path) -> None:
@@ -225,6 +315,12 @@ def test_a_node_that_is_no_voter_is_refused(tmp_path: Path) -> None:
         ExportRefused, match="node 9 is no voter of this quorum, the voters are 1, 2"
     ):
         plan_export(observed(tmp_path), 9)
+
+
+def test_a_voter_without_a_directory_id_is_refused(tmp_path: Path) -> None:
+    """A controller with another one would not be that voter."""
+    with pytest.raises(ExportRefused, match="node 9 is no voter"):
+        plan_export(observed(tmp_path, voters=(*VOTERS, KRaftVoter(voter_id=9))), 9)
 
 
 def test_quorumds_own_log_is_refused(tmp_path: Path) -> None:
@@ -273,6 +369,19 @@ def test_nothing_is_written_of_a_copy_out_of_order(
         plan_export(source, 1)
 
 
+def test_half_a_batch_is_one_that_was_being_written_at_the_end_of_the_log_alone(
+    tmp_path: Path,
+) -> None:
+    source = observed(tmp_path)
+    first, last = (log_path(partition_directory(source), at) for at in (0, 3))
+    sound = first.read_bytes()
+    last.write_bytes(last.read_bytes() + batch(7, 4)[:40])
+    assert plan_export(source, 1).log_end == END
+    first.write_bytes(sound + batch(3, 1)[:40])
+    with pytest.raises(DamagedLog):
+        plan_export(source, 1)
+
+
 def test_a_log_without_its_beginning_is_refused(tmp_path: Path) -> None:
     source = observed(tmp_path)
     log_path(partition_directory(source), 0).unlink()
@@ -310,12 +419,25 @@ class Syncs(RealFileSystem):
 
     def __init__(self) -> None:
         self.is_synced: dict[str, bool] = {}
+        self.synced_directories: set[Path] = set()
         self._names: dict[int, str] = {}
 
     def open(self, path: Path, *, writable: bool = False, create: bool = False) -> int:
         handle = super().open(path, writable=writable, create=create)
         self._names[handle] = path.name if writable else ""
         return handle
+
+    def close(self, handle: int) -> None:
+        super().close(handle)
+        del self._names[handle]
+
+    @property
+    def open_count(self) -> int:
+        return len(self._names)
+
+    def fsync_directory(self, path: Path) -> None:
+        super().fsync_directory(path)
+        self.synced_directories.add(path)
 
     def pwritev(self, handle: int, buffers: Sequence[Buffer], at: int) -> int:
         self.is_synced[self._names[handle]] = False
@@ -333,3 +455,13 @@ def test_what_is_copied_is_on_disk_before_the_directory_is_a_controllers(tmp_pat
     written = [name for name in fs.is_synced if name.endswith(".log")]
     assert len(written) == 2
     assert all(fs.is_synced[name] for name in written)
+    target = tmp_path / "controller"
+    assert fs.synced_directories == {tmp_path, target, partition_directory(target)}
+
+
+@pytest.mark.pure
+def test_every_file_is_closed(tmp_path: Path) -> None:
+    fs, source = Syncs(), observed(tmp_path)
+    with lock_source(source, fs):
+        write_export(plan_export(source, 2, fs=fs), tmp_path / "controller", fs=fs)
+    assert fs.open_count == 0
