@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -81,3 +82,20 @@ def test_what_is_given_up_is_not_overdue_later() -> None:
     calls.send(waits(700))
     loop.pass_to(0.699)
     assert overdue == []
+
+
+def test_correlation_ids_begin_anew_behind_the_greatest() -> None:
+    loop, numbers = Loop(), list[int]()
+
+    def build(version: int, correlation_id: int) -> bytes:
+        numbers.append(correlation_id)
+        return b"frame"
+
+    calls = CallSequence(
+        "node 2", cast(asyncio.AbstractEventLoop, loop), Metrics(), 0x7FFFFFFE, lambda reason: None
+    )
+    transport = SimpleNamespace(write=lambda frame: None)
+    calls.begin(cast(asyncio.Transport, transport), {API: (0, 0)})
+    for _ in range(3):
+        calls.send(replace(waits(500), build=build))
+    assert numbers == [0x7FFFFFFF, 0, 1]

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from quorumd.server.net import connection_quotas
 from quorumd.server.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from quorumd.server.net.connection_slots import ConnectionSlots
 from tests.support.serving import Client, Parking, Served, answering, request_frame, run, serving
@@ -80,6 +81,41 @@ def test_an_exempt_address_takes_part_of_no_limit_and_is_counted_all_the_same() 
     for _ in range(2):
         quotas.leave("10.0.0.1")
     assert quotas.enter("10.0.0.1", is_exempt=False) is None
+
+
+def test_an_address_that_may_have_none_has_none() -> None:
+    quotas = ConnectionQuotas(ConnectionLimits(per_ip=5, per_ip_overrides={"10.0.0.2": 0}))
+    assert quotas.enter("10.0.0.2", is_exempt=False) == "max.connections.per.ip=0"
+    assert quotas.enter("10.0.0.3", is_exempt=False) is None
+
+
+def test_an_address_without_connections_is_not_remembered() -> None:
+    quotas = ConnectionQuotas(ConnectionLimits(per_ip=5))
+    for number in range(3):
+        assert quotas.enter(f"10.0.0.{number}", is_exempt=False) is None
+        quotas.leave(f"10.0.0.{number}")
+    assert not quotas._counts
+
+
+@pytest.mark.pure
+def test_a_second_has_its_connections_whatever_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = 0
+    monkeypatch.setattr(connection_quotas, "monotonic_ns", lambda: now_ms * 1_000_000)
+    quotas = ConnectionQuotas(ConnectionLimits(per_second=2))
+
+    def taken(count: int, *, is_exempt: bool = False) -> int:
+        found = [quotas.enter("10.0.0.2", is_exempt=is_exempt) for _ in range(count)]
+        return found.count(None)
+
+    assert taken(3) == 2
+    now_ms += 60_000
+    assert taken(5, is_exempt=True) == 5
+    assert taken(5) == 2, "neither idle time nor others of those that are exempt count"
+    for _ in range(12):
+        now_ms += 40
+        assert taken(1) == 0, "what was refused gains nothing"
+    now_ms += 40
+    assert taken(1) == 1
 
 
 def test_tls_on_a_plaintext_listener_is_told_so_and_one_line_says_it(

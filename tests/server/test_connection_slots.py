@@ -312,6 +312,19 @@ def test_strangers_that_claim_to_be_observers_take_slots_of_theirs_alone_and_lea
     assert not any(each.closed for each in newcomer)
 
 
+def test_an_address_does_not_displace_another_to_have_as_many_observers_as_that_one() -> None:
+    node = NodeSlots(max_clients=0)
+    half = OBSERVER_MAX // 2
+    many = [node.replica(n, ip="10.0.0.4") for n in range(100, 100 + half)]
+    for n in range(half - 1):
+        node.replica(200 + n, ip="10.0.0.5")
+    node.replica(300, ip="10.0.0.6")
+    assert node.counts[OBSERVER] == OBSERVER_MAX
+    assert node.is_refused("raft-client-299", ip="10.0.0.5")
+    node.replica(301, ip="10.0.0.6")
+    assert [each.closed for each in many].count([CloseReason.DISPLACED]) == 1
+
+
 def test_more_observers_than_have_reserved_slots_displace_none_where_clients_have_free_ones() -> (
     None
 ):

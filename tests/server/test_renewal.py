@@ -90,6 +90,7 @@ def test_those_of_one_listener_are_closed_one_after_another_and_peers_last(
                 client.close()
             await eventually(lambda: len(served.listeners.connections) == 1)
             assert served.metrics.connections_closed == {"renewed": 5}
+            assert not renewal_._waiting, "nothing is kept of those that are gone"
 
     run(work())
 
@@ -189,6 +190,7 @@ def test_links_end_too(made: Certificates, monkeypatch: pytest.MonkeyPatch, why:
             # The listener closes what is silent by itself, but later.
             async with asyncio.timeout(2):
                 assert await link.lost is None
+            assert not renewal_._waiting
             handshakes.close()
 
     run(work())

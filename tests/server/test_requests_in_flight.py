@@ -145,6 +145,21 @@ def test_where_nobody_could_be_read_from_for_long_the_largest_goes(
     assert not [each for each in others if each.state is ConnectionState.CLOSING]
 
 
+def test_time_in_which_there_was_room_does_not_count(loop: asyncio.AbstractEventLoop) -> None:
+    node = Node(loop, ROOM)
+    requests, connections = node.group.requests, node.connections
+    for connection in connections:
+        node.send(connection)
+    node.send(connections[0])
+    held_bytes = node.held
+    for now_ns, size_bytes in ((1, held_bytes), (2, 0), (3, held_bytes), (FULL_NS_MAX + 2, None)):
+        requests.size_bytes = held_bytes if size_bytes is None else size_bytes
+        requests.sweep(connections, now_ns)
+    assert not any(each.state is ConnectionState.CLOSING for each in connections)
+    requests.sweep(connections, FULL_NS_MAX + 3)
+    assert any(each.state is ConnectionState.CLOSING for each in connections)
+
+
 def test_those_for_which_there_was_no_room_are_looked_at_again_though_nothing_ends(
     loop: asyncio.AbstractEventLoop,
 ) -> None:

@@ -188,6 +188,24 @@ def test_a_peer_with_more_requests_than_one_goes_before_a_crowd_and_halves_its_s
     assert 0 in after[:4], "the crowd goes on meanwhile"
 
 
+def test_every_other_share_is_a_peers_while_one_waits(loop: asyncio.AbstractEventLoop) -> None:
+    order: list[str] = []
+
+    class Waits:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def go_on(self, until_ns: int) -> None:
+            order.append(self.name)
+
+    turns = Turns(loop)
+    for name in ("a", "b", "c", "peer 1", "peer 2"):
+        turns.later(Waits(name), goes_first=name.startswith("peer"))
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert order == ["peer 1", "a", "peer 2", "b", "c"]
+
+
 def test_long_work_is_done_in_steps_and_its_connection_waits(
     loop: asyncio.AbstractEventLoop,
 ) -> None:

@@ -71,6 +71,17 @@ def test_where_all_hold_little_the_longest_silent_go_and_at_last_the_one_that_se
     assert unfinished.total_bytes == 0
 
 
+def test_who_holds_nothing_any_more_goes_for_nobody() -> None:
+    unfinished: UnfinishedRequests[Refused] = UnfinishedRequests(1)
+    unfinished.max_bytes = 100
+    whole, slow, sending = Refused(), Refused(), Refused()
+    unfinished.hold(whole, 60)
+    unfinished.hold(whole, 0)
+    unfinished.hold(slow, 60)
+    unfinished.hold(sending, 60)
+    assert (whole.closed, slow.closed, sending.closed) == ([], [CloseReason.MEMORY], [])
+
+
 def test_many_may_send_small_requests_slowly_at_once() -> None:
     assert UnfinishedRequests[Refused](4096).max_bytes == UNFINISHED_BYTES_MIN
     assert UnfinishedRequests[Refused](100 << 20).max_bytes == 200 << 20
