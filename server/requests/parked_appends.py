@@ -97,8 +97,7 @@ class ParkedAppends:
     def _respond(self, append: PendingAppend) -> None:
         """Send the responses of an append that is committed, or refused for a record that is."""
         if append.refusal is not None:
-            if not append.batches[0].has_response:
-                self._refuse(append.batches[0], append.refusal)
+            self._refuse(append.batches[0], append.refusal)
             return
         log_start_offset = self._view.log_start_offset
         for batch in append.batches:
