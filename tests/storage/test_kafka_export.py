@@ -24,7 +24,7 @@ from quorumd.storage.kafka_export import (
     plan_export,
     write_export,
 )
-from quorumd.storage.layout import log_path, partition_directory, snapshot_path
+from quorumd.storage.layout import LOCK, log_path, partition_directory, snapshot_path
 from quorumd.storage.meta_properties import LogOwner
 from quorumd.storage.quorum_state import QuorumState, save_quorum_state
 from quorumd.wire.control_records import (
@@ -263,7 +263,7 @@ def test_a_snapshot_that_came_after_the_copy_was_checked_is_left_out(tmp_path: P
     source = observed(tmp_path)
     plan = plan_export(source, 1)
     late = snapshot_path(partition_directory(source), SnapshotId(5, 2))
-    late.write_bytes(b"anything")
+    late.write_bytes(snapshot(SnapshotId(5, 2), registered(11, "b11")))
     write_export(plan, tmp_path / "controller")
     assert not (partition_directory(tmp_path / "controller") / late.name).exists()
 
@@ -462,6 +462,7 @@ def test_what_is_copied_is_on_disk_before_the_directory_is_a_controllers(tmp_pat
 @pytest.mark.pure
 def test_every_file_is_closed(tmp_path: Path) -> None:
     fs, source = Syncs(), observed(tmp_path)
+    (source / LOCK).touch()
     with lock_source(source, fs):
         write_export(plan_export(source, 2, fs=fs), tmp_path / "controller", fs=fs)
     assert fs.open_count == 0
