@@ -209,3 +209,13 @@ def test_labels_that_are_known_are_counted_beyond_the_most_that_there_may_be() -
     ]
     assert news == [True] * LABELS_MAX + [False] * LABELS_MAX
     assert not metrics.count_unknown("one more"), "it is not named"
+
+
+def test_a_replica_whose_log_is_longer_than_the_leaders_lacks_nothing() -> None:
+    """Its end is cut off when it fetches next."""
+    view = View()
+    ends = {4: cast(Any, view).log_end_offset + 5, 5: 0, 6: -1}
+    view.observers = [ReplicaStatus(ReplicaKey(each, None), end) for each, end in ends.items()]
+    found = scraped(Metrics(), view)
+    lags = {at[2]: value for at, value in found.items() if at[0] == "quorumd_replica_lag_records"}
+    assert lags == {"4": 0, "5": ends[4] - 5}

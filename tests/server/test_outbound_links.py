@@ -10,6 +10,7 @@ import pytest
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.log_view import VoterEntry
 from quorumd.raft.types import Address, Voter, VoterSet
+from quorumd.server.model.peer_calls import HungUp
 from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
 from quorumd.server.peers.outbound import FetchedData, Use
 from quorumd.server.peers.peer_links import KafkaPeer
@@ -17,6 +18,7 @@ from quorumd.server.translate.fetch import FETCH_BATCHES_MAX, FETCH_MAX_BYTES
 from quorumd.server.translate.voter_changes import ADD_VOTER
 from quorumd.wire.batch_header import stamp
 from quorumd.wire.codec import decode
+from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import UnsupportedVersion
 from quorumd.wire.headers import decode_request_header
 from quorumd.wire.messages.api_versions import ApiVersionsResponse, ApiVersionsResponseApiKey
@@ -114,3 +116,44 @@ def test_fetches_ask_for_more_again_when_batches_are_few() -> None:
     assert ask(1) == small
     assert ask(1) == 2 * small
     assert ask(1) == 4 * small
+
+
+def test_of_two_disks_under_one_id_the_one_that_stays_has_its_links_in_plaintext_still() -> None:
+    """What is said by certificate is said of the id."""
+    sender = Sender(*VOTERS, Voter(key(3, 1), at("new")))
+    lost, links = sender.link(key(3)), sender.outbound.links
+    links.note_made("node 3", 3, is_behind=True)
+    record = VotersRecord(VoterSet.of((*VOTERS[:2], Voter(key(3, 1), at("new")))), "cluster")
+    sender.node.core.log.voter_entries.append(VoterEntry(1, record))
+    sender.outbound.prepare([key(2)])
+    assert lost.is_discarded
+    assert sender.outbound.is_behind(3)
+
+
+def test_who_is_no_voter_and_does_not_lead_is_not_behind() -> None:
+    sender = Sender(*VOTERS)
+    for replica_id in (3, 4):
+        sender.outbound.links.note_made(f"node {replica_id}", replica_id, is_behind=True)
+    assert (sender.outbound.is_behind(3), sender.outbound.is_behind(4)) == (True, False)
+    assert not sender.outbound.is_behind(2)
+
+
+def test_a_peer_that_responds_has_hung_up_by_accident() -> None:
+    sender = Sender(*VOTERS)
+    sender.lead(key(2), "two")
+    links = sender.outbound.links
+    links.note_failed("node 2", Address("two", 1), HungUp())
+    assert links.unreachable()
+    sender.ask(key(2), FETCH)(FETCH_VERSION, fetch_answer(0, 2))
+    assert links.unreachable() == []
+
+
+def test_what_was_said_of_the_leader_of_another_epoch_is_forgotten_when_there_is_news() -> None:
+    sender = Sender(*VOTERS)
+    sender.lead(key(2), "two")
+    answered = sender.ask(key(3), FETCH)
+    answered(FETCH_VERSION, fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2, "a"))
+    sender.node.core.epoch += 1
+    later = fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2, "b", epoch=EPOCH + 1)
+    answered(FETCH_VERSION, later)
+    assert [host for host, _ in sender.link(key(2)).addresses()] == ["two", "b"]

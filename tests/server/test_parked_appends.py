@@ -88,3 +88,12 @@ def test_few_are_refused_at_once_and_those_with_a_response_not_again() -> None:
     appends.appends[1].batches[0].has_response = True
     appends.refuse_all(LOST)
     assert (loop.refused, loop.soon) == ([1, 3], [])
+
+
+def test_what_is_cut_off_an_append_holds_its_share_of_the_bytes() -> None:
+    append = PendingAppend([cast(Any, Batch(number)) for number in range(3)], 0.0, 3, 3000)
+    assert append.cut(0) is None
+    part = append.cut(2)
+    assert part is not None
+    assert (len(part.batches), part.end_offset, part.held_bytes) == (2, 2, 2000)
+    assert (len(append.batches), append.end_offset, append.held_bytes) == (1, 3, 1000)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
+from quorumd.raft.node import RaftNode
+from quorumd.raft.roles import Role
 from quorumd.raft.types import Address, ReplicaKey, VoterSet
 from quorumd.server.model.partition_view import ReplicaStatus
-from quorumd.server.partition.health import PartitionHealth
+from quorumd.server.partition.health import DISK_SILENT_S, PartitionHealth
 from quorumd.server.peers.peer_links import PeerLinks
 from quorumd.server.snapshots.manager import SnapshotManager
-from tests.raft.harness import Bench, follower, leader, resigned, unattached
+from tests.raft.harness import Bench, follower, keyed_set, leader, resigned, unattached
 from tests.support.cluster import FixedView, voter
 
 AT_4 = Address("host4", 9093)
@@ -126,3 +129,41 @@ def test_the_age_of_a_role_begins_with_it() -> None:
     health.note_role()
     clock.now_s += 2
     assert health.as_json()["role_since_s"] == 2
+
+
+def status_of(health: PartitionHealth, **changed: Any) -> PartitionHealth:
+    """The same, of rules in another state."""
+    status = replace(health._node.status(), **changed)
+    node = SimpleNamespace(status=lambda: status, config=health._node.config)
+    health._node = cast(RaftNode, node)
+    return health
+
+
+def test_who_waits_for_a_quorum_that_exists_is_told_so_if_it_knows_of_one() -> None:
+    waiting = {"epoch": 0, "role": Role.OBSERVER, "leader": None}
+    health = status_of(health_of(unattached(3)), **waiting)
+    assert any("formatted without --bootstrap" in text for text in health.problems())
+    health = status_of(health_of(unattached(3)), **waiting, voters=VoterSet.of([]))
+    assert not any("--bootstrap" in text for text in health.problems())
+
+
+def test_who_hears_nothing_suspects_its_disk_sooner_than_a_leader_does() -> None:
+    """It fetches again when it has written."""
+    half_s = follower().node.config.fetch_timeout_ms / 2000
+    assert half_s < DISK_SILENT_S
+    for bench, age_s, is_silent in (
+        (follower(contact=False), half_s, True),
+        (follower(contact=False), half_s - 0.01, False),
+        (follower(), half_s, False),
+        (leader(), half_s, False),
+        (leader(), DISK_SILENT_S, True),
+    ):
+        found = health_of(bench, age_s=age_s).problems()
+        assert any("the disk has not responded" in text for text in found) is is_silent
+
+
+def test_the_leader_alone_warns_of_two_voters_under_one_id() -> None:
+    twins = keyed_set(ReplicaKey(1, UUID(int=1)), ReplicaKey(2, UUID(int=2)), ReplicaKey(2))
+    for bench, count in ((leader(), 1), (follower(), 0)):
+        found = status_of(health_of(bench), voters=twins).warnings()
+        assert sum("two voters under one id" in text for text in found) == count

@@ -105,3 +105,13 @@ def test_a_node_of_another_cluster_in_place_of_a_peer_is_warned_of() -> None:
     assert links.warnings() == [], "it has not responded for long"
     links.forget("node 2", 2)
     assert not links.is_told_of_responses
+
+
+def test_what_an_operator_had_to_mend_is_no_more_where_the_peer_is_gone_for_another_reason() -> (
+    None
+):
+    links = PeerLinks(clock=Clock())
+    links.note_failed("node 2", WHERE, CertificateProblem("its certificate has expired"))
+    assert links.warnings() == links.unreachable()
+    links.note_failed("node 2", WHERE, ConnectionRefusedError())
+    assert (links.warnings(), len(links.unreachable())) == ([], 1)

@@ -259,6 +259,9 @@ def test_what_was_refused_in_the_last_minute_is_shown_with_who_may() -> None:
     )
     now_s += REMEMBERED_S - 1
     assert gate.warnings() == [third.replace(" 0 s", f" {REMEMBERED_S - 1:.0f} s")]
+    refuse(gate, Caller("User:quorumd-3"), 2)
+    assert len(gate.warnings()) == 2
+    assert gate.warnings()[-1].startswith("refused once, 0 s ago: Vote in the name of node 2")
 
 
 def test_a_stranger_with_many_names_leaves_no_more_than_a_few() -> None:

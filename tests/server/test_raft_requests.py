@@ -141,8 +141,8 @@ def fetched(**more: Any) -> FetchReply:
     )
 
 
-def ask_for_records(bench: Bench) -> None:
-    bench.handler.fetch(bench.request(1, FETCH_VERSION, b""), ASKED)
+def ask_for_records(bench: Bench, asked: FastFetch = ASKED) -> None:
+    bench.handler.fetch(bench.request(1, FETCH_VERSION, b""), asked)
 
 
 def test_a_replica_gets_what_is_read_from_disk_up_to_where_the_rules_say() -> None:
@@ -155,6 +155,24 @@ def test_a_replica_gets_what_is_read_from_disk_up_to_where_the_rules_say() -> No
     (response,) = bench.connection.sent
     assert isinstance(response, FetchResponse)
     assert bytes(response.responses[0].partitions[0].records or b"") == b"records"
+
+
+@pytest.mark.parametrize(
+    ("asked", "read"), [(2**31 - 1, FETCH_MAX_BYTES), (1000, 1000), (0, 0), (-1, 0)]
+)
+def test_no_more_is_read_at_once_than_any_replica_may_have(asked: int, read: int) -> None:
+    bench = Bench(fetched(read_from=2, read_to=5))
+    ask_for_records(bench, ASKED._replace(max_bytes=asked))
+    assert [max_bytes for _, max_bytes, _, _ in bench.reads] == [read]
+
+
+@pytest.mark.parametrize("other", [{"partition": 1}, {"topic": UUID(int=2).bytes}])
+def test_a_fetch_of_another_partition_never_reaches_the_rules(other: dict[str, Any]) -> None:
+    bench = Bench(fetched(read_from=2, read_to=5))
+    ask_for_records(bench, ASKED._replace(**other))
+    (response,) = bench.connection.sent
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert (bench.reads, bench.reserved_bytes) == ([], 0)
 
 
 def test_a_read_for_a_replica_that_fails_ends_its_connection() -> None:

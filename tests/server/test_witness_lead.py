@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.runtime import Runtime
@@ -79,6 +81,19 @@ def test_what_was_committed_at_the_last_question_and_no_other_voter_has_now_is_t
     assert witness.hears(described(30, v1=30, v2=30, v3=4, v4=19)) == 1, "one other has it"
     assert witness.hears(described(30, v1=30, v2=30, v3=4, v4=30)) == 0
     assert witness.hears(described(30, v1=30, v2=30)) == 0, "there are no others"
+
+
+def test_where_nobody_else_has_anything_all_that_is_committed_is_ahead() -> None:
+    witness = Witness()
+    witness.hears(described(10, v1=10, v2=10, v3=-1))
+    assert witness.hears(described(10, v1=10, v2=10, v3=-1)) == 10
+
+
+def test_who_follows_no_more_asks_nobody() -> None:
+    witness = Witness()
+    witness.lead._node = cast(RaftNode, SimpleNamespace(role=Role.PROSPECTIVE))
+    witness.clock.move_to(witness.clock.now + witness.interval_s)
+    assert not witness.asked
 
 
 def test_a_new_leader_begins_without_a_figure() -> None:
