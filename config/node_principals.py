@@ -91,7 +91,7 @@ def _of_two_nodes(one: str, other: str) -> str | None:
     # or covers that, and digits of the other's id, and perhaps what the other one ends with in addition.
     before, behind = longer[len(shorter) :], other_end[: max(0, len(other_end) - len(end))]
     tried = [before[:length] for length in range(1, len(before) + 1)]
-    tried += [before + digit + more for digit in "17" for more in ("", behind)]
+    tried += [f"{before}1{more}" for more in ("", behind)]
     both = NodePrincipals((one, other))
     for principal in (f"{shorter}{digits}{end}" for digits in tried):
         if both.id_of(principal) is None and all(

@@ -90,6 +90,7 @@ def test_several_templates_serve_while_names_change() -> None:
         ("User:n{id};User:n1{id}", "'User:n11' would be the principal of two nodes"),
         ("User:n{id};User:n{id}5", "would be the principal of two nodes"),
         ("User:n{id}-5;User:n1-{id}", "'User:n1-5' would be the principal of two nodes"),
+        ("User:n10{id}1;User:n100{id}", "'User:n1001' would be the principal of two nodes"),
     ],
 )
 def test_what_can_be_no_rule_is_refused(text: str, said: str) -> None:
