@@ -21,6 +21,7 @@ from quorumd import (
 )
 from quorumd.client.coordination.claim_record import ClaimRecord
 from quorumd.client.coordination.coordinator import IN_FLIGHT_MAX, Coordinator
+from quorumd.client.coordination.keys import ClaimKind, Place
 from quorumd.client.errors import ClientClosed
 from quorumd.security.errors import CertificateProblem
 from quorumd.wire.error_codes import ErrorCode
@@ -403,3 +404,35 @@ def test_a_leader_that_hangs_costs_no_lock_where_another_one_is_elected() -> Non
             assert quorum.leader_id == 2
 
     with_quorum(story)
+
+
+def test_a_sweep_that_a_certificate_stops_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever keeps this client from writing, others hold claims that are over."""
+    place = Place(ClaimKind.LOCK, "a")
+    monkeypatch.setattr(
+        "quorumd.client.coordination.coordinator.overdue", lambda board, now_s: [place]
+    )
+
+    async def run() -> None:
+        tried = asyncio.Event()
+        errors = [CertificateProblem("expired"), CertificateProblem("not yet valid")]
+
+        async def append(records: object, since: int, timeout_s: float) -> int:
+            if errors:
+                raise errors.pop(0)
+            tried.set()
+            return 0
+
+        coordinator = Coordinator(QuorumClient("nobody:1"))
+        coordinator.sweep_s = 0.0, 0.0
+        monkeypatch.setattr(coordinator, "append", append)
+        sweeper = asyncio.create_task(coordinator._sweep())
+        async with asyncio.timeout(AT_ONCE_S):
+            await asyncio.wait(
+                [sweeper, asyncio.create_task(tried.wait())], return_when="FIRST_COMPLETED"
+            )
+        assert tried.is_set()
+        sweeper.cancel()
+        coordinator.client.close()
+
+    asyncio.run(run())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from errno import ENOSPC
+from io import BytesIO
 
 import pytest
 
@@ -107,3 +109,29 @@ def test_a_batch_that_does_not_unpack_is_an_error_when_it_is_read(spool: Snapsho
     spool.write(snapshot, len(snapshot))
     with pytest.raises(QuorumError, match="the snapshot 5-1 holds a batch that can't be read"):
         next(spool.records())
+
+
+class FullDisk(BytesIO):
+    """A file that takes nothing."""
+
+    def write(self, data: object) -> int:
+        raise OSError(ENOSPC, "No space left on device")
+
+
+def test_a_file_that_was_given_fails_as_it_does_for_whoever_gave_it() -> None:
+    snapshot = snapshot_bytes({})
+    spool = SnapshotSpool(SnapshotId(5, 1), FullDisk())
+    with pytest.raises(OSError, match="No space left"):
+        spool.write(snapshot, len(snapshot))
+
+
+def test_a_temporary_file_that_finds_no_room_is_explained(spool: SnapshotSpool) -> None:
+    from quorumd import QuorumError
+
+    snapshot = snapshot_bytes({})
+    spool.close()
+    spool._file = FullDisk()
+    with pytest.raises(
+        QuorumError, match="Make room there, or name another directory in the variable"
+    ):
+        spool.write(snapshot, len(snapshot))

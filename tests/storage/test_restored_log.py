@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumd.server.model.producer_state import ProducerState
+from quorumd.storage import restored_log
 from quorumd.storage.backup_manifest import BackupManifest
 from quorumd.storage.directory import format_directory, open_directory, restore_directory
 from quorumd.storage.errors import (
@@ -47,7 +48,7 @@ from quorumd.wire.records import BatchHeader, read_header
 from tests.server.snapshot_logs import Batches
 from tests.storage.backups import put_backup
 from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss, Survival
-from tests.storage.helpers import contents
+from tests.storage.helpers import DIRECTORY, contents, empty_disk
 from tests.storage.verified_node import batches_of
 from tests.storage.verifying import verified
 
@@ -294,3 +295,19 @@ def test_leftovers_in_the_partition_directory_are_replaced_by_a_repeated_restore
     site.restore()
     assert not site.fs.exists(stray)
     assert verified(STORAGE, site.fs).texts == []
+
+
+@pytest.mark.pure
+def test_what_is_written_is_synced_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the disk would be full of work for the one sync at the end."""
+    monkeypatch.setattr(restored_log, "_STEP_BYTES", 1)
+    monkeypatch.setattr(restored_log, "_SYNC_STEP_BYTES", 4)
+    fs = empty_disk()
+    synced: list[int] = []
+    handle = fs.open(DIRECTORY / "a", writable=True, create=True)
+    monkeypatch.setattr(fs, "fdatasync", synced.append)
+    writer = restored_log._Writer(fs, handle)
+    for _ in range(10):
+        writer.add(b"x")
+    assert (len(synced), writer.position) == (2, 10)
+    fs.close(handle)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from quorumd.raft.types import SnapshotId
-from quorumd.storage.layout import snapshot_path
+from quorumd.storage.layout import log_path, snapshot_path
 from quorumd.storage.snapshot_file import SnapshotWriter
 from quorumd.wire.control_records import ProducerStatesBatch, ProducerStatesProducer
 from quorumd.wire.records import Record, build_batch
+from tests.server.snapshot_logs import with_crc
 from tests.storage.helpers import DIRECTORY, START_MS, append, batch, empty_disk, open_log
 from tests.storage.verifying import verified
 
@@ -49,3 +50,19 @@ def test_records_of_one_time_and_of_none_make_no_index_wrong() -> None:
     assert done.texts == []
     assert done.facts.segments > 3
     assert done.facts.end_offset == 60
+
+
+def test_a_batch_without_records_takes_no_offset_and_is_named() -> None:
+    """A cleaned log of Kafka's keeps empty batches with their offsets: this one has none, either."""
+    fs = empty_disk()
+    log = open_log(fs)
+    append(log, batch(0), 0, 1)
+    log.close()
+    empty = bytearray(build_batch([Record(timestamp=START_MS)], base_offset=1, epoch=1)[:61])
+    empty[8:12] = (61 - 12).to_bytes(4, "big")
+    empty[23:27] = (-1).to_bytes(4, "big", signed=True)
+    empty[57:61] = bytes(4)
+    path = log_path(DIRECTORY, 0)
+    fs.put(path, fs.contents(path)[: len(batch(0))] + with_crc(bytes(empty)))
+    (finding,) = verified(path, fs).findings
+    assert (finding.what, finding.offset) == ("0 records in 0 offsets", 1)

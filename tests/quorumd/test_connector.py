@@ -1,0 +1,125 @@
+"""How a client's connections are made: each address its share of the time, and keys as they are in files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from quorumd import PeerSpeaksPlaintext, Security
+from quorumd.client import connector
+from quorumd.client.connection import ClientConnection
+from quorumd.client.connector import Connector
+from quorumd.client.name_lookups import NameLookups
+from quorumd.raft.types import Address
+from quorumd.security.errors import CertificateProblem
+from tests.support.client_files import ClientFiles
+
+WHERE = Address("node", 9093)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ClientFiles:
+    return ClientFiles(tmp_path)
+
+
+def secured(files: ClientFiles) -> Connector:
+    keys = {name: str(value) for name, value in files.client_keys().items()}
+    return Connector("a-client", Security.from_pairs(keys, "here"))
+
+
+def test_each_address_of_a_host_has_its_share_of_the_time_that_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first ones may be silent."""
+    shares: list[float] = []
+
+    class Names:
+        async def addresses_of(self, address: Address) -> list[Any]:
+            return [(socket.AF_INET, (f"10.0.0.{number}", 1)) for number in range(3)]
+
+    async def connect(family: Any, where: Any, timeout_s: float) -> socket.socket:
+        shares.append(timeout_s)
+        raise OSError("refused")
+
+    monkeypatch.setattr(connector, "_connected_to", connect)
+    with pytest.raises(OSError, match="refused"):
+        asyncio.run(connector._connected(cast(NameLookups, Names()), WHERE, 600.0))
+    assert [round(share / 100) for share in shares] == [2, 3, 6]
+
+
+def test_who_tries_whether_plaintext_is_spoken_leaves_no_connection(
+    files: ClientFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+
+    class Made:
+        def close(self) -> None:
+            closed.append("closed")
+
+    async def dialled(*_: object) -> ClientConnection:
+        return cast(ClientConnection, Made())
+
+    async def work() -> CertificateProblem | None:
+        made = secured(files)
+        try:
+            return await made._mistaken(WHERE, 1.0)
+        finally:
+            made.close()
+
+    monkeypatch.setattr(connector, "_dialled", dialled)
+    assert isinstance(asyncio.run(work()), PeerSpeaksPlaintext)
+    assert closed == ["closed"]
+
+
+def test_files_that_cannot_be_used_are_named_until_they_can(
+    files: ClientFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems = [None, CertificateProblem("the key is not the certificate's"), None]
+
+    async def work() -> list[str]:
+        made = secured(files)
+        keys = made._keys
+        assert keys is not None
+        read, stamps = keys._read, iter(range(9))
+
+        def read_next() -> Any:
+            problem = problems.pop(0)
+            if problem is not None:
+                raise problem
+            return read()
+
+        monkeypatch.setattr(keys, "_read", read_next)
+        monkeypatch.setattr(keys, "_present_stamp", lambda: (next(stamps),))
+        found = []
+        for _ in range(3):
+            await keys.ready()
+            found.append(keys.stale)
+        made.close()
+        return found
+
+    first, second, third = asyncio.run(work())
+    assert (first, third) == ("", "")
+    assert second == "with the files as they were before: the key is not the certificate's"
+
+
+def test_a_file_that_was_just_written_may_be_written_again_at_the_same_time(
+    files: ClientFiles,
+) -> None:
+    """Times of modification are coarse: only a file that has rested for a while is known by its own."""
+    made = secured(files)
+    keys = made._keys
+    assert keys is not None
+    paths = (keys._tls.ssl_keystore_location, keys._tls.ssl_truststore_location)
+    for age_s, is_known in ((3600, True), (0, False)):
+        for path in paths:
+            assert path is not None
+            at = time.time() - age_s
+            os.utime(path, (at, at))
+        assert (keys._present_stamp() == keys._present_stamp()) is is_known
+    made.close()
