@@ -373,6 +373,24 @@ def test_a_file_of_another_kind_is_refused(quorumctl: Run, tmp_path: Path, conte
     assert f"{path}: is no log file: it does not begin with a record batch" in done.err
 
 
+def test_an_empty_file_of_any_name_holds_no_batches(quorumctl: Run, tmp_path: Path) -> None:
+    path = tmp_path / "copy-of-a-segment"
+    path.write_bytes(b"")
+    done = quorumctl("dump-log", path)
+    assert (done.code, done.err) == (0, "")
+    assert "no batches" in done.out
+
+
+def test_a_log_of_something_else_beside_a_segment_is_no_later_segment(
+    quorumctl: Run, tmp_path: Path
+) -> None:
+    path = segment(tmp_path, data(b"a", at=0), data(b"b", at=1)[:30])
+    (tmp_path / "server.log").write_text("started")
+    done = quorumctl("dump-log", path)
+    assert done.code == 3
+    assert "an unfinished last write" in done.err
+
+
 def test_a_segment_full_of_text_is_damaged(quorumctl: Run, tmp_path: Path) -> None:
     done = quorumctl("dump-log", segment(tmp_path, b"hello\n" * 100))
     assert done.code == 3

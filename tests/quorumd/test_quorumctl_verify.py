@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from quorumd.storage.filesystem import RealFileSystem
-from quorumd.storage.layout import PARTITION_DIRECTORY
+from quorumd.storage.layout import PARTITION_DIRECTORY, QUORUM_STATE
 from tests.quorumd.conftest import Done
 from tests.quorumd.running import on_a_terminal
 from tests.storage.helpers import append, batch, open_log
@@ -82,6 +82,49 @@ def test_damage_is_named_with_file_byte_offset_and_remedy(quorumctl: Run, folder
     assert "Keep a copy of the directory and check the disk" in shown[3]
     assert shown[4:] == ["  NOT SOUND: 1 problem"]
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_of_very_many_findings_the_first_are_listed_and_all_are_counted(
+    quorumctl: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorumd.cli.verify._LISTED_MAX", 2)
+    for offset in (1, 3, 5, 7):
+        flip(first_segment(folder), (offset + 1) * SIZE - 1)
+    done = quorumctl("verify", folder)
+    shown = done.out.splitlines()
+    assert [line.startswith("  DAMAGED") for line in shown[2:]] == [True, True] + [False] * 3
+    assert "Keep a copy" in shown[4], "what to do is said once for both"
+    assert shown[5:] == ["  and 2 more", "  NOT SOUND: 4 problems"]
+    described = json.loads(quorumctl("verify", folder, "--output", "json").out)
+    assert (len(described["findings"]), described["finding_count"]) == (2, 4)
+
+
+def test_what_to_do_is_said_of_each_finding_that_wants_something_else(
+    quorumctl: Run, folder: Path
+) -> None:
+    flip(first_segment(folder), 2 * SIZE - 1)
+    (folder / QUORUM_STATE).write_text("{")
+    shown = quorumctl("verify", folder).out.splitlines()
+    kinds = ["DAMAGED" in line for line in shown[2:-1]]
+    assert kinds == [True, False, True, False]
+    assert shown[3] != shown[5]
+
+
+def test_what_is_not_written_to_its_end_yet_is_told_beside_damage(
+    quorumctl: Run, folder: Path
+) -> None:
+    flip(first_segment(folder), 2 * SIZE - 1)
+    last = max(folder.glob("*.log"))
+    last.write_bytes(last.read_bytes() + batch(25)[:30])
+    done = quorumctl("verify", folder)
+    assert done.code == 3
+    assert "  ends at offset 25; 30 bytes behind it are not (yet) records" in done.out.splitlines()
+
+
+def test_two_epochs_are_named(quorumctl: Run, tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(batch(0, epoch=3) + batch(1, epoch=5))
+    assert "offsets 0 to 2 (exclusive), epochs 3-5, " in quorumctl("verify", path).out
 
 
 def test_json_has_the_same(quorumctl: Run, folder: Path) -> None:
