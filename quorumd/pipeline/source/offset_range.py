@@ -79,7 +79,7 @@ def batch_range(options: Options, bounds: LogBounds, offset_at: OffsetLookup) ->
     elif ending.offset >= 0:
         if ending.offset > bounds.end and options.fail_on_data_loss:
             raise DataLost(f"endingOffsets={ending.offset}: {bounds}. {LESS_STRICT}")
-        end = min(end, ending.offset)
+        end = ending.offset
     return offset_range(bounds, start, end, strict=is_strict(options, bounds, start))
 
 
