@@ -408,7 +408,8 @@ def spoiled_times(node: Path) -> Iterator[None]:
 def test_the_first_offset_since_a_time(node: Path) -> None:
     for _ in spoiled_times(node):
         replica = the_replica(node)
-        for delta in (-5, 0, 1, 57, 120, 250, 305, 10**6):
+        lasts = [plan.end_offset - 1 for plan in plans_of(replica)]
+        for delta in (-5, 0, 1, 57, 120, 250, 305, 10**6, *lasts, lasts[0] + 1):
             assert first_offset_since(replica.segments, START_MS + delta) == brute_force(
                 node, START_MS + delta
             )

@@ -39,6 +39,7 @@ def test_a_batch_read_is_everything_unless_something_else_is_said() -> None:
     assert range_of(WHOLE) == OffsetRange(None, 0, 100)
     assert range_of(WHOLE, startingOffsets="7", endingOffsets="9") == OffsetRange(None, 7, 9)
     assert range_of(WHOLE, startingOffsets="100") == OffsetRange(None, 100, 100)
+    assert range_of(WHOLE, endingOffsets="0") == OffsetRange(None, 0, 0)
 
 
 def test_what_is_deleted_comes_from_the_snapshot_and_the_rest_from_the_log() -> None:
@@ -53,6 +54,10 @@ def test_a_read_that_ends_within_the_state_says_nothing_of_what_came_later() -> 
     assert range_of(CLEANED, endingOffsets="50") == OffsetRange(
         SnapshotRange(SNAPSHOT, 0, 40, False), 40, 50
     )
+    for end, is_whole in (("59", False), ("60", True)):
+        snapshot_range = range_of(CLEANED, endingOffsets=end).snapshot_range
+        assert snapshot_range is not None
+        assert snapshot_range.with_unplaced is is_whole
 
 
 def test_an_offset_that_is_deleted_is_lost_unless_loss_is_allowed() -> None:
@@ -92,6 +97,14 @@ def test_a_time_that_no_record_has_reached_is_an_error_or_the_end() -> None:
 def test_times_are_looked_up() -> None:
     given = options(startingTimestamp="5", endingTimestamp="8")
     assert batch_range(given, WHOLE, {5: 50, 8: 80}.get) == OffsetRange(None, 50, 80)
+
+
+def test_a_time_that_a_deleted_record_had_is_lost_where_no_snapshot_has_it() -> None:
+    given = options(startingTimestamp="5")
+    with pytest.raises(DataLost, match="offset 30 has been deleted"):
+        batch_range(given, LogBounds("", 40, 100), lambda _: 30)
+    found = batch_range(given, CLEANED, lambda _: 30)
+    assert found == OffsetRange(SnapshotRange(SNAPSHOT, 30, 40, True), 40, 100)
 
 
 def test_several_logs_begin_at_the_first_and_end_where_all_have_arrived() -> None:

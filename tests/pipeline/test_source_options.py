@@ -68,6 +68,16 @@ def test_several_paths_come_as_spark_puts_them() -> None:
     assert parse_options({"paths": '["/a", "/b"]'}).paths == ("/a", "/b")
 
 
+def test_the_greatest_number_that_may_be_is_one() -> None:
+    options = parse_options({"path": "/a", "minPartitions": "100000", "replica": "2147483647"})
+    assert (options.min_partitions, options.replica) == (100_000, 2_147_483_647)
+
+
+def test_how_a_quorum_is_reached_means_nothing_to_files() -> None:
+    given = {"kafka.security.protocol": "SSL", "kafka.ssl.keystore.location": "/nowhere"}
+    assert parse_options({"path": "/a", **given}).security is None
+
+
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
@@ -102,6 +112,8 @@ def test_an_option_that_is_like_no_other_is_refused_with_all_names() -> None:
         ({"paths": "[" * 100_000}, "not valid JSON"),
         ({"path": "s3://bucket/a"}, "only local files"),
         ({**SERVERS, "replica": "1"}, "read from its leader"),
+        ({**SERVERS, "replica": "0"}, "read from its leader"),
+        ({**SERVERS, "minPartitions": "100001"}, "expected a number from 1 to 100000"),
         ({**SERVERS, "table": "rows"}, "expected records, batches, control or metadata"),
         ({**SERVERS, "startingOffsets": "first"}, "expected earliest, latest, an offset"),
         ({**SERVERS, "startingOffsets": "-3"}, "expected earliest"),
