@@ -178,6 +178,19 @@ def test_a_replica_that_knew_its_records_to_be_committed_has_no_tail(replicas: R
     assert short(replicas.look()) == [(FindingKind.DIFFERENT_RECORDS, 21, common.end, (name,))]
 
 
+def test_a_tail_may_begin_just_where_the_replica_knew_the_rest_to_be_committed(
+    replicas: Replicas,
+) -> None:
+    common = begun()
+    newest = fork(common, 2, 2, 5, 5)
+    applied = common.end
+    grow(common, "of the first", 4)
+    name = replicas.add(common, epoch=2, applied=applied)
+    replicas.add(newest)
+    replicas.add(newest)
+    assert short(replicas.look()) == [(FindingKind.UNCOMMITTED_TAIL, 21, common.end, (name,))]
+
+
 def test_a_replica_that_took_a_snapshot_of_its_records_has_no_tail(replicas: Replicas) -> None:
     common = begun()
     newest = fork(common, 2, 2, 5, 5)
