@@ -122,7 +122,7 @@ def _change(row: ControlRow, change: str, key: tuple[int, str | None], endpoints
 def _take_leader(
     leadership: list[TableRow], changes: Sequence[TableRow], row: ControlRow, record: LeaderChange
 ) -> None:
-    if leadership and leadership[-1]["to_offset"] is None:
+    if leadership:
         closed = {"to_offset": row.offset, "to_time": row.timestamp}
         leadership[-1] = {**leadership[-1], **closed}
     known = dict(list(voters_after(changes)))
