@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from quorumd.raft.control import VotersRecord
+from quorumd.raft.effects import BootstrapServer
 from quorumd.raft.log_view import VoterEntry
 from quorumd.raft.types import Address, Voter, VoterSet
 from quorumd.server.model.peer_calls import HungUp
@@ -157,3 +158,13 @@ def test_what_was_said_of_the_leader_of_another_epoch_is_forgotten_when_there_is
     later = fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 2, "b", epoch=EPOCH + 1)
     answered(FETCH_VERSION, later)
     assert [host for host, _ in sender.link(key(2)).addresses()] == ["two", "b"]
+
+
+def test_what_a_bootstrap_server_said_is_heard_again_of_a_replica() -> None:
+    """Where it is itself counts then, and not what it says."""
+    sender = Sender(*VOTERS)
+    sender.lead(key(2), "two")
+    sender.ask(BootstrapServer(index=0), FETCH)(FETCH_VERSION, fetch_answer(0, 2, "new"))
+    assert [host for host, _ in sender.link(key(2)).addresses()] == ["two", "b1"]
+    sender.outbound.addresses.note(key(3), sender.events[-1])
+    assert [host for host, _ in sender.link(key(2)).addresses()] == ["two", "new", "b1"]
