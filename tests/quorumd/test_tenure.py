@@ -1,0 +1,126 @@
+"""One claim by itself: why its writes reached no leader, its alarm, and what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from quorumd.client.coordination import tenure as module
+from quorumd.client.coordination.contender import ClaimWrite, Contender
+from quorumd.client.coordination.coordinator import Coordinator
+from quorumd.client.coordination.keys import ClaimKind, Place
+from quorumd.client.coordination.tenure import Tenure
+from quorumd.client.errors import AppendFailed, QuorumUnavailable
+
+NAME = Place(ClaimKind.LOCK, "a")
+WRITE = cast(ClaimWrite, SimpleNamespace(records=(), since=0))
+
+
+class Log:
+    """Stands in for a coordinator: what an append raises comes next in `errors`."""
+
+    problem = None
+
+    def __init__(self) -> None:
+        self.turns = asyncio.Semaphore(1)
+        self.errors: list[Exception | None] = []
+        self.time_s = 5.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def contest(self, place: Place) -> Any:
+        return SimpleNamespace(holder=None)
+
+    async def append(self, records: object, since: int, timeout_s: float) -> int:
+        error = self.errors.pop(0)
+        if error is not None:
+            raise error
+        return 7
+
+
+def tenure_of(log: Log, held_until_s: float = 10.0) -> Tenure:
+    contender = SimpleNamespace(
+        place=NAME,
+        ttl_s=10.0,
+        held_until_s=held_until_s,
+        acknowledged=lambda step, offset: None,
+        holds=lambda now_s: now_s < held_until_s,
+    )
+    return Tenure(cast(Coordinator, log), cast(Contender, contender))
+
+
+def failed(cause: Exception | None) -> AppendFailed:
+    error = AppendFailed("no", acknowledged_count=0, last_offset=-1, unknown_count=1)
+    error.__cause__ = cause
+    return error
+
+
+def test_an_outage_is_known_until_a_write_has_reached_a_leader() -> None:
+    async def run() -> None:
+        log = Log()
+        tenure = tenure_of(log)
+        outage = QuorumUnavailable("append", 1000, {})
+        log.errors = [failed(outage), failed(None), failed(outage), None]
+        seen = []
+        for error in list(log.errors):
+            if error is None:
+                await tenure._write(WRITE)
+            else:
+                with pytest.raises(AppendFailed):
+                    await tenure._write(WRITE)
+            seen.append(tenure._outage)
+        assert seen == [outage, None, outage, None]
+
+    asyncio.run(run())
+
+
+def test_an_alarm_for_a_time_that_has_moved_is_set_again() -> None:
+    async def run() -> None:
+        log = Log()
+        tenure = tenure_of(log)
+        tenure._token = 3
+        tenure._on_alarm()
+        assert tenure._alarm is not None
+        assert not tenure.lost.is_set()
+        tenure._alarm.cancel()
+        tenure._alarm = None
+        log.time_s = 10.0
+        tenure._on_alarm()
+        assert tenure._alarm is None
+        assert tenure.lost.is_set()
+
+    asyncio.run(run())
+
+
+def test_who_watches_a_holder_waits_for_its_own_write_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two writes of one claim at a time would be judged against each other."""
+    monkeypatch.setattr(module, "may_be_over", lambda contest, wall_ms: True)
+    monkeypatch.setattr(module, "watching_s", lambda contest: 0.0)
+
+    async def run() -> None:
+        tenure = tenure_of(Log())
+        is_written, contended = asyncio.Event(), asyncio.Event()
+
+        async def contend(goes_on: object) -> bool:
+            contended.set()
+            return True
+
+        async def write() -> None:
+            await is_written.wait()
+
+        monkeypatch.setattr(tenure, "_contend", contend)
+        tenure._writing = asyncio.create_task(write())
+        outlasting = asyncio.create_task(tenure._outlasts())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not contended.is_set()
+        is_written.set()
+        assert await outlasting
+
+    asyncio.run(run())
