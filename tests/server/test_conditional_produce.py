@@ -186,6 +186,13 @@ def test_a_refusal_comes_in_the_order_of_the_log() -> None:
     assert [row[0] for row in at.texts()] == [2, 6, 3, 4, 5]
 
 
+def test_a_refusal_that_waits_keeps_neither_bytes_nor_keys() -> None:
+    at = turn_with_a_refusal()
+    (refused,) = (each for each in at.handler.parked.appends if each.refusal is not None)
+    assert [(batch.data, batch.keyed) for batch in refused.batches] == [(b"", None)]
+    assert refused.held_bytes == 0
+
+
 def test_a_refusal_for_what_may_be_lost_is_a_loss_of_leadership() -> None:
     at = Bench().with_window()
     at.append(to(batch(b"a")))

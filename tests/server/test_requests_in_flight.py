@@ -116,6 +116,48 @@ def test_what_ends_with_its_connection_is_held_no_more(loop: asyncio.AbstractEve
     assert node.held == 0
 
 
+def test_a_connection_that_is_gone_counts_nowhere(loop: asyncio.AbstractEventLoop) -> None:
+    node = Node(loop, 1)
+    group, (gone,) = node.group, node.connections
+    gone.data_received(request_frame(1, body=bytes(SIZE))[:READ_BYTES])
+    group.unsent.add(gone, 50)
+    group.requests.size_bytes = group.requests.max_bytes
+    assert not group.requests.has_room_for(gone)
+    assert group.unfinished.total_bytes == READ_BYTES
+    gone.connection_lost(None)
+    assert (group.unfinished.total_bytes, group.unsent.total_bytes) == (0, 0)
+    assert not group.requests._paused
+
+
+def test_what_is_written_to_one_that_does_not_read_counts_until_it_has_read_it(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    node = Node(loop, 1)
+    unsent, (slow,) = node.group.unsent, node.connections
+    slow.data_received(request_frame(1))
+    slow.pause_writing()
+    (request,) = node.dispatcher.requests
+    request.respond((b"x" * 10, b"y" * 20))
+    assert unsent.total_bytes == 30
+    slow.resume_writing()
+    assert unsent.total_bytes == 0
+
+
+def test_a_peer_that_was_held_up_goes_on_whatever_clients_hold(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    node = Node(loop, 0)
+    peer = node.connect()
+    peer.data_received(request_frame(1, key=52, version=2, client_id=b"raft-client-2"))
+    node.dispatcher.answer_all()
+    node.group.requests.size_bytes = node.group.requests.max_bytes
+    peer.pause_writing()
+    assert peer.state is PAUSED
+    peer.resume_writing()
+    node.turns()
+    assert peer.state is OPEN
+
+
 def test_a_peer_is_read_from_whatever_clients_hold(loop: asyncio.AbstractEventLoop) -> None:
     node = Node(loop, 20)
     for connection in node.connections:
