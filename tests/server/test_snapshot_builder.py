@@ -523,3 +523,32 @@ def test_a_compressed_record_has_the_offset_of_its_place(memory_bytes: int) -> N
         b"x": b"%d" % (first - 1),
         **{b"%d" % place: b"%d" % (first + place) for place in range(4)},
     }
+
+
+def test_a_snapshot_is_built_anew_in_the_place_of_one_that_ends_there() -> None:
+    """Of what it was made of, and not of itself: it may be damaged."""
+    batches = random_batches(5, 12)
+    end = batches.ends[-1]
+    snapshot_id, expected = expected_snapshot(batches, end)
+    fs = disk_with(batches)
+    build(fs, end, complete=True)
+    assert build(fs, end)[1] == expected
+    fs.flip(snapshot_path(DIRECTORY, snapshot_id), len(expected) // 2)
+    built, data = build(fs, end)
+    assert (built.id, data) == (snapshot_id, expected)
+
+
+@pytest.mark.pure
+def test_a_bug_leaves_no_more_behind_than_a_disk_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    batches = random_batches(5, 12)
+    fs = disk_with(batches)
+    monkeypatch.setattr(snapshot_builder, "RecordPacker", broken)
+    with pytest.raises(ZeroDivisionError):
+        build(fs, batches.ends[-1])
+    assert parts(fs) == []
+    assert fs.open_handles == 0
