@@ -59,7 +59,7 @@ STOP_GRACE_S = 8.0
 READY_WITHIN_S = 20.0
 STOPPED_WITHIN_S = 15.0
 EVENTS_SHOWN = 8
-_QUORUMCTL = "from quorumd.cli.main import main; main()"
+_QUORUMCTL = "from quorumd.cli.entry import main; main()"
 KEYS = "1 2 3 kill -9 or restart   s freeze leader or thaw   a append   q quit"
 
 

@@ -21,7 +21,7 @@ from quorumd.storage.layout import LOCK
 from tests.demo.terminal import DEADLINE_S, Terminal
 
 PROGRAM = [sys.executable, "-P", "-m", "quorumd.server.main"]
-QUORUMCTL = [sys.executable, "-P", "-c", "from quorumd.cli.main import main; main()"]
+QUORUMCTL = [sys.executable, "-P", "-c", "from quorumd.cli.entry import main; main()"]
 LEADS = r"node (\d) leads epoch (\d+)"
 STARTS = "Ctrl-C or SIGTERM stops the three nodes.\n"
 LEADS_ON = r"\n +(\d) +\d+ +\d+ +leader +(\d+) +\d+ +\d+ +0 +[1-9]\d*s"
