@@ -97,6 +97,8 @@ class Core:
         self.effects: list[Effect] = []
         """Of the step that is being made."""
         self.writes = Writes()
+        self.is_disk_full = False
+        """Records find no space."""
         self.requests = Requests()
         self.connections = PeerConnections()
         # What one feature needs.

@@ -109,6 +109,14 @@ class Fetch:
     high_watermark: int | None
 
 
+@dataclass(slots=True)
+class Probe(Fetch):
+    """Ask the leader for a sign of life, from the end of what is on this replica's disk.
+
+    The Fetch for what follows waits for space there. What the response brings is not taken.
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshot:
     """Ask for up to `max_bytes` bytes of a snapshot from byte `position` on."""
@@ -178,7 +186,7 @@ class SendRequest:
     @property
     def waits_for_records(self) -> bool:
         """True if `after` may be a write of records; False if it is that of the quorum state."""
-        return isinstance(self.request, (Fetch, FetchSnapshot))
+        return type(self.request) in (Fetch, FetchSnapshot)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

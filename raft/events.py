@@ -185,6 +185,13 @@ class ChunkNotStored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpaceChanged:
+    """Records find no space on this replica's disk from now on, or do again."""
+
+    is_full: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTaken:
     """A snapshot of this replica's own making is complete and durable."""
 
@@ -338,6 +345,7 @@ Event = (
     | FetchSnapshotResponseReceived
     | SnapshotVerified
     | ChunkNotStored
+    | DiskSpaceChanged
     | SnapshotTaken
     | LogDeletionRequested
     | RequestFailed

@@ -11,8 +11,13 @@ from quorumd.raft.commitment import commit
 from quorumd.raft.control import VotersRecord
 from quorumd.raft.core import Core
 from quorumd.raft.core_parts import InFlightRequest
-from quorumd.raft.effects import AppendFetched, BootstrapServer, Fetch, FetchSnapshot, Peer
-from quorumd.raft.events import FetchedRecords, FetchResponseReceived, FetchSnapshotResponseReceived
+from quorumd.raft.effects import AppendFetched, BootstrapServer, Fetch, FetchSnapshot, Peer, Probe
+from quorumd.raft.events import (
+    DiskSpaceChanged,
+    FetchedRecords,
+    FetchResponseReceived,
+    FetchSnapshotResponseReceived,
+)
 from quorumd.raft.leader_discovery import absorb, on_leaderless_voter
 from quorumd.raft.role_changes import follow_voter_set, move_to
 from quorumd.raft.roles import Follower, Observer, Prospective, Unattached
@@ -30,6 +35,8 @@ def send_fetches(core: Core) -> None:
     leader = core.leader
     if leader is not None:
         _send_fetch(core, leader)
+        if core.is_disk_full:
+            _probe_if_due(core, leader)
         if core.requests.backoffs:
             failures = (
                 core.requests.backoffs.get((leader, kind)) for kind in (Fetch, FetchSnapshot)
@@ -61,6 +68,34 @@ def _send_fetch(core: Core, to: Peer) -> None:
         core.send(to, fetch, after=core.writes.last)
 
 
+def on_disk_space_changed(core: Core, event: DiskSpaceChanged) -> None:
+    """A follower whose records find no space cannot fetch until they do."""
+    core.is_disk_full = event.is_full
+
+
+def probe_due_ms(core: Core) -> int | None:
+    """When a replica whose disk is full probes its leader; None: it need not.
+
+    A follower whose records find no space would hold a leader for dead that lacks nothing.
+    """
+    state = core.state
+    if not core.writes.log or not isinstance(state, Follower):
+        return None
+    assert core.leader is not None, "it follows one"
+    if not core.can_send(core.leader, Probe):
+        return None
+    return state.fetch_deadline_ms - core.config.fetch_timeout_ms // 2
+
+
+def _probe_if_due(core: Core, leader: ReplicaKey) -> None:
+    due_ms = probe_due_ms(core)
+    if due_ms is None or core.now_ms < due_ms:
+        return
+    end = core.log.prefix_end(core.log.synced_end_offset)
+    known = -1 if core.high_watermark is None else core.high_watermark
+    core.send(leader, Probe(core.epoch, end, known), after=core.writes.state)
+
+
 def on_fetch_response(core: Core, event: FetchResponseReceived) -> None:
     """KIP-595, Fetch response handling: a new leader, a place to truncate to, or records."""
     request = core.take(event.request_id)
@@ -78,6 +113,8 @@ def on_fetch_response(core: Core, event: FetchResponseReceived) -> None:
     _note_contact(core)
     fetch = request.request
     assert isinstance(fetch, Fetch), "a Fetch response belongs to a Fetch request"
+    if isinstance(fetch, Probe):
+        return
     if fetch.position != core.log.end:
         # The leader got two fetches, by its key and as a bootstrap server. A response about a former end of
         # the log must not cut, extend or commit the present one.

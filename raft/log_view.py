@@ -132,6 +132,17 @@ class LogView:
             return OffsetAndEpoch(self.epoch_starts[0][1], epoch)
         return OffsetAndEpoch(self.epoch_starts[at][1], self.epoch_starts[at - 1][0])
 
+    def prefix_end(self, end_offset: int) -> OffsetAndEpoch:
+        """Where the part of this log below `end_offset` ends, and the epoch of its last record.
+
+        As in `last_epoch` that is the epoch of a snapshot if the part is empty, else 0.
+        """
+        for epoch, start_offset in reversed(self.epoch_starts):
+            if start_offset < end_offset:
+                return OffsetAndEpoch(end_offset, epoch)
+        ends = (each.epoch for each in self.snapshots if each.end_offset == end_offset)
+        return OffsetAndEpoch(end_offset, next(ends, 0))
+
     def contains(self, position: OffsetAndEpoch) -> bool:
         """True if a log that ends at `position` is a prefix of this one."""
         offset, epoch = position

@@ -44,6 +44,7 @@ from quorumd.raft.events import (
     ConnectionLost,
     ConnectionMade,
     ConnectionRefused,
+    DiskSpaceChanged,
     EndQuorumEpochRequestReceived,
     EndQuorumEpochResponseReceived,
     Event,
@@ -123,6 +124,7 @@ class RaftNode:
             FetchSnapshotResponseReceived: fetching.on_fetch_snapshot_response,
             SnapshotVerified: snapshot_download.on_snapshot_verified,
             ChunkNotStored: snapshot_download.on_chunk_not_stored,
+            DiskSpaceChanged: fetching.on_disk_space_changed,
             SnapshotTaken: snapshots.on_snapshot_taken,
             LogDeletionRequested: snapshots.on_log_deletion_requested,
             AddVoterRequested: add_voter.on_add_voter_requested,
@@ -197,6 +199,9 @@ class RaftNode:
         if type(state) is Leader:
             return leadership.next_deadline_ms(state)
         own = election_timeout.election_deadline_ms(core)
+        if core.is_disk_full and own is not None:
+            probe = fetching.probe_due_ms(core)
+            own = own if probe is None else min(own, probe)
         if not core.requests.backoffs and core.download is None:
             return own
         dues = (

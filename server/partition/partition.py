@@ -19,6 +19,7 @@ from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.raft.events import (
     AppendRequested,
     ChunkNotStored,
+    DiskSpaceChanged,
     Event,
     ResignationRequested,
     SnapshotVerified,
@@ -58,8 +59,6 @@ LOG: Final = Logger("raft")
 
 DRAIN_S: Final = 2.0
 """How long a leader that shuts down waits for what it has appended to be committed."""
-FULL_REST_MIN_S, FULL_REST_MAX_S, FULL_FORGOTTEN_S = 1.0, 8.0, 60.0
-"""How long a replica with a full disk leads: the second time, and at the most; forgotten after."""
 SLOW_WRITE_S: Final = 1.0
 """A write that takes so long may be why this replica heard nothing of the leader."""
 
@@ -112,8 +111,6 @@ class Partition:
         self._hooks = hooks
         self._runtime = runtime
         self._is_draining = False
-        self._full_lead_s = -FULL_FORGOTTEN_S
-        self._full_rest_s = 0.0
         self._election_since: float | None = None
         self._logged_at: tuple[int, int | None] | None = None
         """The epoch and the leader of the last line about a role."""
@@ -333,24 +330,24 @@ class Partition:
 
     def on_disk_full(self, is_full: bool) -> None:
         self.health.is_disk_full = is_full
+        self.handle(DiskSpaceChanged(is_full=is_full))
         if is_full:
             LOG.error("the disk is full: nothing is appended until there is space again")
-            if self.node.is_leader:
-                self._rest_before_giving_lead_away()
+            self._give_lead_away_if_full()
         else:
             LOG.info("there is space on the disk again")
 
-    def _rest_before_giving_lead_away(self) -> None:
-        """At once the first time. It may come back: the others are away, or theirs are full, too."""
-        now_s = self._runtime.monotonic_s()
-        last_s, self._full_lead_s = self._full_lead_s, now_s
-        rest_s = self._full_rest_s if now_s - last_s < FULL_FORGOTTEN_S else 0.0
-        self._full_rest_s = min(max(2 * rest_s, FULL_REST_MIN_S), FULL_REST_MAX_S)
-        give_away = partial(self._guarded, self._give_lead_away_if_full)
-        self._runtime.call_at(now_s + rest_s, give_away)
-
     def _give_lead_away_if_full(self) -> None:
-        if self.health.is_disk_full:
+        """Once a majority without this replica has what finds no space here: the next leader can commit.
+
+        Else nobody could, and here at least what is committed can be read.
+        """
+        node = self.node
+        if (
+            self.health.is_disk_full
+            and node.is_leader
+            and self.view.committed_offset > node.synced_end_offset
+        ):
             self.handle(ResignationRequested(reason="the disk is full", shutting_down=False))
 
     def on_chunk_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
@@ -365,6 +362,7 @@ class Partition:
         self.fetch_handler.on_high_watermark()
         self.producers.commit(effect.offset)
         self.snapshots.build_if_due()
+        self._give_lead_away_if_full()
         self._progress.set()
 
     def _on_snapshot_installed(self, facts: SnapshotFacts) -> None:
@@ -376,10 +374,7 @@ class Partition:
         self._note_election(effect)
         self._registration.on_role()
         self._witness_lead.on_role()
-        if effect.role is Role.LEADER:
-            if self.health.is_disk_full:
-                self._rest_before_giving_lead_away()
-        else:
+        if effect.role is not Role.LEADER:
             self.produce_handler.on_leadership_lost()
             self.fetch_handler.on_leadership_lost()
         self._progress.set()

@@ -73,8 +73,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         kept="epoch leader voted recorded_offset state known_leader log committed_offset high_watermark "
         "writes requests",
         derived="context _electorate bootstrap",
-        constant="config local draw is_shutting_down was_removed cluster_id connections effects download "
-        "failed_download witness kafka_log reassignment",
+        constant="config local draw is_shutting_down is_disk_full was_removed cluster_id connections effects "
+        "download failed_download witness kafka_log reassignment",
         time="now_ms election_attempts registration",
         unread="problem",
     ),
@@ -249,7 +249,7 @@ def _check_constants(core: Core, labels: Labels, records: Records) -> None:
         core.effects,
     )
     assert not any(nothing), "learnt only while a quorum begins, or from events outside the scope"
-    assert not any((core.is_shutting_down, core.is_bootstrapping))
+    assert not any((core.is_shutting_down, core.is_bootstrapping, core.is_disk_full))
     assert core.context == (core.epoch, core.leader)
     assert not core.has_leader_contact or core.role is roles.Role.FOLLOWER
     assert core.leader is None or core.known_leader.endpoints == core.endpoints_of(core.leader)

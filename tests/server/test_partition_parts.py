@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from quorumd.raft.effects import AnnounceRole
+from quorumd.raft.effects import AnnounceHighWatermark, AnnounceRole
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import ChunkNotStored, ResignationRequested, SnapshotVerified
 from quorumd.raft.roles import Role
@@ -18,8 +18,6 @@ from quorumd.server.model.logs import RateLimit
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.partition.partition import (
-    FULL_FORGOTTEN_S,
-    FULL_REST_MAX_S,
     SLOW_WRITE_S,
     Partition,
 )
@@ -42,7 +40,7 @@ class Parts:
         self.heard: list[str] = []
         self.write_age_s = 0.0
         made = self.partition = object.__new__(Partition)
-        values = {"is_leader": True, "append_refusal": None, **node}
+        values = {"is_leader": True, "append_refusal": None, "synced_end_offset": 10, **node}
         made.node = cast(Any, SimpleNamespace(**values))
         made._runtime = cast(Runtime, self.clock)
         made.health = cast(Any, SimpleNamespace(is_disk_full=False, note_role=lambda: None))
@@ -60,15 +58,21 @@ class Parts:
         made.disk = cast(Any, SimpleNamespace(write_age_s=lambda: self.write_age_s))
         made.reader = cast(Any, SimpleNamespace(run=self._run))
         made.produce_handler = made.fetch_handler = cast(
-            Any, SimpleNamespace(on_leadership_lost=lambda: self.heard.append("lost"))
+            Any,
+            SimpleNamespace(
+                on_leadership_lost=lambda: self.heard.append("lost"),
+                on_high_watermark=lambda: None,
+                parked=SimpleNamespace(on_high_watermark=lambda offset: None),
+            ),
         )
+        made.producers = cast(Any, SimpleNamespace(commit=lambda offset: None))
+        made.snapshots = cast(Any, SimpleNamespace(build_if_due=lambda: None))
         made._registration = made._witness_lead = cast(Any, SimpleNamespace(on_role=lambda: None))
         made._progress = cast(Any, SimpleNamespace(set=lambda: None))
         made._role_lines = RateLimit(1 / 60, burst=2, clock=self.clock.monotonic_s)
         made._logged_at = None
         made._election_since = None
         made._is_draining = False
-        made._full_lead_s, made._full_rest_s = -FULL_FORGOTTEN_S, 0.0
 
     def _break(self, *_: object) -> None:
         raise OSError("Input/output error")
@@ -86,6 +90,10 @@ class Parts:
             AnnounceRole(role=role, epoch=epoch, leader_id=leader_id, reason="a test")
         )
 
+    def committed(self, offset: int) -> None:
+        self.partition.view.committed_offset = offset
+        self.partition.on_high_watermark(AnnounceHighWatermark(offset=offset))
+
     @property
     def resigned(self) -> int:
         return sum(isinstance(event, ResignationRequested) for event in self.events)
@@ -94,36 +102,36 @@ class Parts:
 # -- a full disk
 
 
-def test_who_leads_with_a_full_disk_rests_longer_each_time_and_forgets_it() -> None:
-    parts = Parts()
-    parts.partition.health.is_disk_full = True
-    rests = []
-    for _ in range(6):
-        parts.role(Role.LEADER)
-        (alarm,) = parts.clock.alarms
-        rests.append(alarm.at - parts.clock.now)
-        parts.clock.move_to(alarm.at)
-    assert rests == [0.0, 1.0, 2.0, 4.0, FULL_REST_MAX_S, FULL_REST_MAX_S]
-    assert parts.resigned == 6
-    parts.clock.move_to(parts.clock.now + FULL_FORGOTTEN_S)
-    parts.role(Role.LEADER)
-    assert parts.clock.alarms[0].at == parts.clock.now
+@pytest.mark.parametrize(("synced_end", "times"), [(9, 1), (10, 0), (11, 0)])
+def test_who_leads_with_a_full_disk_stays_until_others_have_what_it_lacks(
+    synced_end: int, times: int
+) -> None:
+    parts = Parts(synced_end_offset=synced_end)
+    parts.partition.on_disk_full(True)
+    assert parts.resigned == times
+
+
+def test_it_resigns_when_that_is_committed() -> None:
+    parts = Parts(synced_end_offset=10)
+    parts.partition.on_disk_full(True)
+    assert parts.resigned == 0
+    parts.committed(11)
+    assert parts.resigned == 1
 
 
 def test_who_has_space_again_meanwhile_leads_on() -> None:
-    parts = Parts()
+    parts = Parts(synced_end_offset=10)
     parts.partition.on_disk_full(True)
-    parts.partition.health.is_disk_full = False
-    parts.clock.move_to(FULL_REST_MAX_S)
+    parts.partition.on_disk_full(False)
+    parts.committed(11)
     assert parts.resigned == 0
 
 
 def test_who_only_follows_with_a_full_disk_gives_nothing_away() -> None:
-    parts = Parts(is_leader=False)
+    parts = Parts(is_leader=False, synced_end_offset=9)
     parts.partition.on_disk_full(True)
-    assert not parts.clock.alarms
-    parts.role(Role.FOLLOWER)
-    assert not parts.clock.alarms
+    parts.committed(11)
+    assert parts.resigned == 0
 
 
 # -- what cannot be read or stored

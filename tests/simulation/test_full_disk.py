@@ -22,16 +22,21 @@ def is_full(machine: Machine) -> bool:
     return process.partition.health.is_disk_full
 
 
-def fill(scenario: Scenario, machine: Machine) -> None:
+def fill(scenario: Scenario, *machines: Machine) -> None:
     """What is reserved is room for small files alone; what was written ahead of time, for some records."""
-    machine.disk.capacity_bytes = machine.disk.used_bytes - RESERVE_BYTES + ROOM_BYTES
+    for machine in machines:
+        machine.disk.capacity_bytes = machine.disk.used_bytes - RESERVE_BYTES + ROOM_BYTES
     for _ in range(50):
         for _ in range(8):  # more than there is room for, at once
-            scenario.append(machine)
-        scenario.run(5, lambda: is_full(machine))
-        if is_full(machine):
+            scenario.append()
+        scenario.run(5, lambda: all(map(is_full, machines)))
+        if all(map(is_full, machines)):
             return
     raise AssertionError("there is room still")
+
+
+def newest_epoch(scenario: Scenario) -> int:
+    return max(scenario.node(machine).epoch for machine in scenario.machines)
 
 
 def is_elected(scenario: Scenario) -> bool:
@@ -46,7 +51,7 @@ def is_led_by_one_with_space(scenario: Scenario) -> bool:
 def test_a_node_whose_disk_is_full_does_not_stay_the_leader() -> None:
     """The others were away when it resigned, and hear of it when it asks for their votes again."""
     times, elected_full = [], 0
-    for seed in range(40):
+    for seed in range(60):
         scenario = Scenario(seed, SETTINGS)
         scenario.start()
         scenario.settle()
@@ -62,3 +67,27 @@ def test_a_node_whose_disk_is_full_does_not_stay_the_leader() -> None:
         scenario.check_end()
     assert elected_full > 5
     assert max(times) <= 5_000, sorted(times)
+
+
+@pytest.mark.parametrize("full_count", [2, 3])
+def test_where_a_majority_of_disks_is_full_there_is_no_election(full_count: int) -> None:
+    for seed in range(8):
+        scenario = Scenario(seed, SETTINGS)
+        scenario.start()
+        scenario.settle()
+        full = scenario.random.sample(scenario.machines, full_count)
+        fill(scenario, *full)
+        scenario.run(
+            5_000
+        )  # The first one that was full may have handed over to others that had space.
+        leader = scenario.leader
+        epoch = scenario.node(leader).epoch
+        scenario.run(30_000)
+        assert newest_epoch(scenario) == epoch, scenario.described()
+        assert scenario.leader is leader
+        for machine in full:
+            machine.disk.capacity_bytes = None
+        scenario.run(5_000, lambda full=full: not any(map(is_full, full)))
+        scenario.settle()
+        assert scenario.leader is leader
+        scenario.check_end()
