@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from quorumd.raft.types import SnapshotId
 from quorumd.storage.errors import StorageError
-from quorumd.storage.filesystem import FileSystem, replace_file
-from quorumd.storage.layout import snapshot_path
+from quorumd.storage.filesystem import FileSystem, write_all
+from quorumd.storage.layout import part_path, snapshot_path
 from quorumd.storage.log import Log
 from quorumd.storage.recovery import BatchObserver
 from quorumd.wire.records import Record, build_batch, iter_headers
@@ -109,10 +110,19 @@ def fill(log: Log, offsets: Sequence[int], *, epoch: int = 1, value_bytes: int =
 
 def put_snapshot(
     fs: FileSystem, end_offset: int, epoch: int, directory: Path = DIRECTORY
-) -> tuple[int, int]:
+) -> SnapshotId:
     """A complete snapshot, durably: a log looks only at its name. Returns its id."""
-    replace_file(fs, snapshot_path(directory, (end_offset, epoch)), b"a snapshot")
-    return end_offset, epoch
+    snapshot = SnapshotId(end_offset, epoch)
+    part = part_path(directory, snapshot)
+    handle = fs.open(part, writable=True, create=True)
+    try:
+        write_all(fs, handle, [b"a snapshot"], 0)
+        fs.fsync(handle)
+    finally:
+        fs.close(handle)
+    fs.rename(part, snapshot_path(directory, snapshot))
+    fs.fsync_directory(directory)
+    return snapshot
 
 
 def reset(log: Log, end_offset: int) -> None:
