@@ -333,21 +333,17 @@ class Partition:
         self.handle(DiskSpaceChanged(is_full=is_full))
         if is_full:
             LOG.error("the disk is full: nothing is appended until there is space again")
-            self._give_lead_away_if_full()
+            self._give_lead_away_if_committed()
         else:
             LOG.info("there is space on the disk again")
 
-    def _give_lead_away_if_full(self) -> None:
+    def _give_lead_away_if_committed(self) -> None:
         """Once a majority without this replica has what finds no space here: the next leader can commit.
 
         Else nobody could, and here at least what is committed can be read.
         """
         node = self.node
-        if (
-            self.health.is_disk_full
-            and node.is_leader
-            and self.view.committed_offset > node.synced_end_offset
-        ):
+        if node.is_leader and self.view.committed_offset > node.synced_end_offset:
             self.handle(ResignationRequested(reason="the disk is full", shutting_down=False))
 
     def on_chunk_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
@@ -362,7 +358,8 @@ class Partition:
         self.fetch_handler.on_high_watermark()
         self.producers.commit(effect.offset)
         self.snapshots.build_if_due()
-        self._give_lead_away_if_full()
+        if self.health.is_disk_full:
+            self._give_lead_away_if_committed()
         self._progress.set()
 
     def _on_snapshot_installed(self, facts: SnapshotFacts) -> None:

@@ -77,9 +77,8 @@ def test_where_a_majority_of_disks_is_full_there_is_no_election(full_count: int)
         scenario.settle()
         full = scenario.random.sample(scenario.machines, full_count)
         fill(scenario, *full)
-        scenario.run(
-            5_000
-        )  # The first one that was full may have handed over to others that had space.
+        # The first one that was full may have handed over to others that had space.
+        scenario.run(5_000)
         leader = scenario.leader
         epoch = scenario.node(leader).epoch
         scenario.run(30_000)
