@@ -338,12 +338,16 @@ class Partition:
             LOG.info("there is space on the disk again")
 
     def _give_lead_away_if_committed(self) -> None:
-        """Once a majority without this replica has what finds no space here: the next leader can commit.
+        """Once a majority without this replica has all that finds no space here: the next leader can commit.
 
-        Else nobody could, and here at least what is committed can be read.
+        Else it may be that nobody could, and here at least what is committed can be read. A part is no proof:
+        the others' disks may have filled up with it.
         """
         node = self.node
-        if node.is_leader and self.view.committed_offset > node.synced_end_offset:
+        if (
+            node.is_leader
+            and self.view.committed_offset == node.log_end_offset > node.synced_end_offset
+        ):
             self.handle(ResignationRequested(reason="the disk is full", shutting_down=False))
 
     def on_chunk_not_stored(self, snapshot: SnapshotId, problem: str) -> None:

@@ -41,6 +41,7 @@ class Parts:
         self.write_age_s = 0.0
         made = self.partition = object.__new__(Partition)
         values = {"is_leader": True, "append_refusal": None, "synced_end_offset": 10, **node}
+        values.setdefault("log_end_offset", 11)
         made.node = cast(Any, SimpleNamespace(**values))
         made._runtime = cast(Runtime, self.clock)
         made.health = cast(Any, SimpleNamespace(is_disk_full=False, note_role=lambda: None))
@@ -102,20 +103,23 @@ class Parts:
 # -- a full disk
 
 
-@pytest.mark.parametrize(("synced_end", "times"), [(9, 1), (10, 0), (11, 0)])
-def test_who_leads_with_a_full_disk_stays_until_others_have_what_it_lacks(
-    synced_end: int, times: int
+@pytest.mark.parametrize(
+    ("synced_end", "log_end", "times"), [(9, 10, 1), (9, 11, 0), (10, 10, 0), (10, 11, 0)]
+)
+def test_who_leads_with_a_full_disk_stays_until_others_have_all_that_it_lacks(
+    synced_end: int, log_end: int, times: int
 ) -> None:
-    parts = Parts(synced_end_offset=synced_end)
+    parts = Parts(synced_end_offset=synced_end, log_end_offset=log_end)
     parts.partition.on_disk_full(True)
     assert parts.resigned == times
 
 
 def test_it_resigns_when_that_is_committed() -> None:
-    parts = Parts(synced_end_offset=10)
+    parts = Parts(synced_end_offset=10, log_end_offset=12)
     parts.partition.on_disk_full(True)
-    assert parts.resigned == 0
     parts.committed(11)
+    assert parts.resigned == 0
+    parts.committed(12)
     assert parts.resigned == 1
 
 

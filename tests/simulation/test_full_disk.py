@@ -84,6 +84,7 @@ def test_where_a_majority_of_disks_is_full_there_is_no_election(full_count: int)
         scenario.run(30_000)
         assert newest_epoch(scenario) == epoch, scenario.described()
         assert scenario.leader is leader
+        assert scenario.node(leader).high_watermark is not None, "what is committed can be read"
         for machine in full:
             machine.disk.capacity_bytes = None
         scenario.run(5_000, lambda full=full: not any(map(is_full, full)))
