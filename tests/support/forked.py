@@ -1,4 +1,4 @@
-"""Nodes forked from a process that has loaded all of `quorumd`, which takes half a second otherwise.
+"""Nodes forked from a process that has loaded all of `quorumd`, which takes a second otherwise.
 
 From `quorumd`'s entry point on they are what the command starts.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["quorumd.server.main", "quorumd.server.run", __name__])
+_context.set_forkserver_preload(["tests.support.loaded_node", __name__])
 
 
 class ForkedNode:
