@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -26,7 +26,7 @@ from quorumd.server.requests.metadata import describe_cluster, metadata
 from quorumd.server.requests.raft_gate import RaftGate
 from quorumd.server.requests.refusal import not_controller, refusal, too_large
 from quorumd.server.requests.update_features import update_features
-from quorumd.wire.codec import codec_for, decode, encode, warm
+from quorumd.wire.codec import decode, encode
 from quorumd.wire.errors import LimitExceeded, MalformedMessage
 from quorumd.wire.fast import FastFetch, parse_fetch_request, replica_id_of
 from quorumd.wire.messages.api_versions import ApiVersionsRequest
@@ -48,7 +48,6 @@ from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest
 from quorumd.wire.messages.update_features import UpdateFeaturesRequest
 from quorumd.wire.registry import API_VERSIONS_KEY, APIS, CONTROLLER_KEYS
 
-ELECTION_KEYS: Final = (52, 53, 54)
 CHANGE_WAIT_MS: Final = 300_000
 """How long a node waits for the leader's response to a change of the voters, for a client that may give up
 before."""
@@ -98,27 +97,6 @@ class Dispatch:
             20002: self._on_take_snapshot,
             **dict.fromkeys(CONTROLLER_KEYS, self._on_controller_request),
         }
-
-    def warm(self) -> None:
-        """Prepare the codecs that an election needs: they must not be late."""
-        warm(
-            (cls, spec.max_version)
-            for spec in (APIS[key] for key in ELECTION_KEYS)
-            for cls in (spec.request, spec.response)
-        )
-
-    def warm_others(self) -> Iterator[None]:
-        """Prepare the codecs of everything else, one a step of 3 ms at most, the newest versions first."""
-        ages = sorted(
-            (spec.max_version - version, spec.key)
-            for spec in APIS.values()
-            for version in range(spec.min_version, spec.max_version + 1)
-        )
-        for age, key in ages:
-            spec = APIS[key]
-            for cls in (spec.request, spec.response):
-                codec_for(cls, spec.max_version - age)
-                yield
 
     def dispatch(self, request: InboundRequest) -> Steps | None:
         """Raises MalformedMessage if the request's bytes are none, LimitExceeded if they are too many."""

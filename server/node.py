@@ -44,6 +44,7 @@ from quorumd.storage.snapshot_file import SnapshotFacts, check_cluster
 from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.version import VERSION, form
 from quorumd.wire.batch_header import BatchHeader
+from quorumd.wire.registry import ELECTION_KEYS, warm, warm_all
 
 if TYPE_CHECKING:
     from quorumd.server.node_tls import NodeTls
@@ -361,9 +362,9 @@ class Node:
             storage=self.config.storage_dir,
             cluster_id=self._directory.meta.cluster_id or "-",
         )
-        self.dispatch.warm()
+        warm(ELECTION_KEYS)
         self.partition.start()
-        loop.call_later(WARM_AFTER_S, self._warm, self.dispatch.warm_others())
+        loop.call_later(WARM_AFTER_S, self._warm, warm_all())
         await self._stop.wait()
         await self._shut_down()
 

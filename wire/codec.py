@@ -1,7 +1,7 @@
 """Messages to bytes and back: derives the construct codec of a declaration for one version.
 
-A codec is derived and compiled when it is first needed (about 2 ms) and kept; `warm` does it ahead
-for those that must not be late. Nothing is compiled, and construct is not even imported, before
+A codec is derived and compiled when it is first needed (about 2 ms) and kept; `registry.warm` does it
+ahead for those that must not be late. Nothing is compiled, and construct is not even imported, before
 that. Knows no header and no frame: a body in, a message out.
 Source of the rules: KIP-482; Apache Kafka 4.3, the generated message classes.
 """
@@ -9,7 +9,7 @@ Source of the rules: KIP-482; Apache Kafka 4.3, the generated message classes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from io import BytesIO
 from struct import error as StructError  # noqa: N812 # it is struct that breaks the convention
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -94,12 +94,6 @@ def codec_for(cls: type[Message], version: int) -> Codec:
     if codec is None:
         codec = _codecs[cls, version] = _compile(cls, version)
     return codec
-
-
-def warm(messages: Iterable[tuple[type[Message], int]]) -> None:
-    """Compile the codecs of these (class, version) pairs now, so that none is compiled when it counts."""
-    for cls, version in messages:
-        codec_for(cls, version)
 
 
 def _compile(cls: type[Message], version: int) -> Codec:

@@ -26,9 +26,11 @@ from quorumd.server.main import cli, main
 from quorumd.server.page import page as _page
 from quorumd.server.page import source as _source
 from quorumd.testing import links
+from quorumd.wire.registry import warm_all
 
 _PR_SET_PDEATHSIG = 1
 _PRELOADED = (_run, _page, _source)
+_END = object()
 
 
 class NodeHost:
@@ -43,6 +45,7 @@ class NodeHost:
 
     def serve(self) -> None:
         """Until the process that started this one has ended, or has closed its end of the socket."""
+        codecs, are_all_compiled = warm_all(), False
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
         # Not the socket alone: a process forked from that one may hold it open.
@@ -50,8 +53,13 @@ class NodeHost:
             poll.register(os.pidfd_open(os.getppid()), select.POLLIN)
         own = self._channel.fileno()
         try:
-            while [handle for handle, _ in poll.poll()] == [own] and self._respond():
-                pass
+            while True:
+                asked = [handle for handle, _ in poll.poll(None if are_all_compiled else 0)]
+                if asked and (asked != [own] or not self._respond()):
+                    return
+                if not asked:
+                    # Here once, while nobody asks, instead of in each node.
+                    are_all_compiled = next(codecs, _END) is _END
         finally:
             self._clean_up()
 

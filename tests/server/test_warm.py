@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from pathlib import Path
-from typing import cast
-from unittest.mock import Mock
+from threading import Thread
 
 import pytest
 
@@ -13,15 +14,13 @@ from quorumd.config.addresses import ConfiguredVoter
 from quorumd.config.model import Config
 from quorumd.raft.types import Endpoint
 from quorumd.server import node as node_module
-from quorumd.server.dispatch import ELECTION_KEYS, Dispatch
-from quorumd.server.model.metrics import Metrics
 from quorumd.server.node import Node
-from quorumd.server.partition.partition import Partition
 from quorumd.storage.directory import format_directory, open_directory
 from quorumd.storage.filesystem import RealFileSystem
+from quorumd.testing.node_host import NodeHost
 from quorumd.wire import codec
 from quorumd.wire.codec import Codec
-from quorumd.wire.registry import APIS
+from quorumd.wire.registry import APIS, ELECTION_KEYS, warm, warm_all
 from quorumd.wire.schema import Message
 from tests.support.ports import free_ports
 from tests.support.serving import run
@@ -48,10 +47,9 @@ def codecs(monkeypatch: pytest.MonkeyPatch) -> Codecs:
 @pytest.mark.long
 @pytest.mark.pure
 def test_one_codec_is_compiled_at_a_time_the_newest_versions_first(codecs: Codecs) -> None:
-    dispatch = Dispatch(cast(Partition, Mock()), Metrics())
-    dispatch.warm()
+    warm(ELECTION_KEYS)
     assert {cls.wire_spec.api_key for cls, _ in codecs} == set(ELECTION_KEYS)
-    codecs_left = dispatch.warm_others()
+    codecs_left = warm_all()
     is_done = False
 
     def step() -> None:
@@ -99,6 +97,19 @@ def test_a_node_that_runs_prepares_all_codecs(
         assert exits == []
 
     run(work(), deadline_s=30)
+
+
+@pytest.mark.long
+def test_a_process_that_forks_nodes_prepares_all_codecs_while_nobody_asks(codecs: Codecs) -> None:
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with own, other:
+        host = Thread(target=NodeHost(own).serve)
+        host.start()
+        while len(codecs) < len(EVERYTHING):
+            time.sleep(0.001)
+        other.shutdown(socket.SHUT_WR)
+        host.join(30)
+        assert not host.is_alive()
 
 
 class DummyHandler:

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from quorumd.server import main, node_tls, run
 from quorumd.server.page import page, source
-from quorumd.wire import codec, registry
+from quorumd.wire.codec import codec_for
 from quorumd.wire.control_records import KRaftVersion, KRaftVoters, LeaderChange
+from quorumd.wire.registry import warm_all
 
 LOADED = (main, node_tls, page, run, source)
 
-registry.warm(registry.APIS, every_version=True)
-codec.warm([(KRaftVersion, 0), (KRaftVoters, 0), (LeaderChange, 0), (LeaderChange, 1)])
+for _ in warm_all():
+    pass
+for record in (KRaftVersion, KRaftVoters, LeaderChange):
+    codec_for(record, 0)

@@ -296,8 +296,9 @@ assert quorumd.wire.codec._codecs == {}
 quorumd.wire.registry.warm([52])
 assert [(cls.__name__, version) for cls, version in quorumd.wire.codec._codecs] == [
     ("VoteRequest", 2), ("VoteResponse", 2)]
-quorumd.wire.registry.warm([52], every_version=True)
-assert len(quorumd.wire.codec._codecs) == 6
+for _ in quorumd.wire.registry.warm_all():
+    pass
+assert len([cls for cls, _ in quorumd.wire.codec._codecs if cls.__name__.startswith("Vote")]) == 6
 """
     run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
