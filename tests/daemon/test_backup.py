@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -12,12 +13,13 @@ import quorumd
 from quorumd.cli import backup as backup_command
 from quorumd.cli.main import run
 from quorumd.client.reading import RawFetched
+from quorumd.server.snapshots import manager
 from quorumd.storage.backup_manifest import BackupManifest, load_manifest
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.reader import find_files
 from quorumd.wire.records import iter_records
 from tests.storage.verifying import verified
-from tests.support.live_cluster import Cluster, running_cluster
+from tests.support.live_cluster import Cluster, running
 from tests.support.load import Load
 
 FORGETFUL = {
@@ -135,11 +137,17 @@ def test_a_quorum_that_is_suspended_half_way_is_waited_for(
     load.wait_progress()
 
 
+class SteadyCluster(Cluster):
+    """Builds the next snapshot soon, however long the one before took on a busy machine."""
+
+    constants: ClassVar[Mapping[str, object]] = {f"{manager.__name__}.REST_MAX_S": 5.0}
+
+
 @pytest.fixture(scope="module")
 def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three nodes that keep as little history as they may."""
     folder = tmp_path_factory.mktemp("forgetful")
-    with running_cluster(folder, settings=FORGETFUL) as cluster:
+    with running(SteadyCluster(folder, settings=FORGETFUL)) as cluster:
         yield cluster
 
 
