@@ -48,9 +48,17 @@ Exit codes: 0 nothing found, 1 findings, 2 wrong usage, 130 interrupted.
 """
 
 
+def _to_time(
+    context: click.Context, parameter: click.Parameter, value: float | None
+) -> float | None:
+    if value is not None and not value >= 0:
+        raise click.BadParameter(f"{value:g} is no time")
+    return value
+
+
 @click.command(help=_HELP)
-@click.option("--hours", type=click.FloatRange(min=0), default=1.0, show_default=True)
-@click.option("--minutes", type=click.FloatRange(min=0), help="Instead of --hours.")
+@click.option("--hours", type=float, callback=_to_time, default=1.0, show_default=True)
+@click.option("--minutes", type=float, callback=_to_time, help="Instead of --hours.")
 @click.option("--seed", type=int, help="Of the order of faults; drawn anew by default.")
 @click.option("--nodes", "count", type=click.IntRange(3, 9), default=5, show_default=True)
 @click.option("--faults", "only", metavar="LIST", help=f"Only these of: {', '.join(FAULTS)}.")

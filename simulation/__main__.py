@@ -25,6 +25,7 @@ _PROGRAM = "python -m simulation"
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+_TIMEOUT_S_MAX = 1_000_000
 
 _HELP = f"""Run the daemon's code on a simulated clock, network and disk, and look for what must not be.
 
@@ -124,6 +125,12 @@ def _to_numbers(
         ) from None
 
 
+def _to_timeout(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    if not 0 < value <= _TIMEOUT_S_MAX:
+        raise click.BadParameter(f"{value:g}: give seconds above 0, at most {_TIMEOUT_S_MAX}")
+    return value
+
+
 def _to_plant(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> PlantedBug | None:
@@ -206,7 +213,8 @@ _REPORT_OPTIONS = (
     click.option(
         "--timeout",
         "timeout_s",
-        type=click.FloatRange(min=0, min_open=True),
+        type=float,
+        callback=_to_timeout,
         metavar="SECONDS",
         default=TIMEOUT_S_DEFAULT,
         show_default=True,

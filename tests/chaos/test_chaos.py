@@ -56,6 +56,9 @@ def test_wrong_usage_is_told(tmp_path: Path) -> None:
     done = ended(started(tmp_path, "--faults", "kil"))
     assert done.code == 2
     assert "unknown: kil. There are: kill, " in done.err
+    done = ended(started(tmp_path, "--minutes", "nan"))
+    assert done.code == 2
+    assert "nan is no time" in done.err
     (tmp_path / "file").touch()
     done = ended(started(tmp_path))
     assert done.code == 2

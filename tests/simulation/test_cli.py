@@ -176,6 +176,8 @@ def test_an_unknown_fault_is_refused_with_those_that_are_known() -> None:
         "--seeds one..two",
         "--seed 1 --only first",
         "--seed 1 --timeout 0",
+        "--seed 1 --timeout nan",
+        "--seed 1 --timeout 1e300",
         "--seed 1 --plant no-such-bug",
     ],
 )
