@@ -29,8 +29,9 @@ MARK: Final = IF_UNCHANGED_SINCE.encode()
 KEY_BYTES_MAX: Final = 64 * 1024
 """The longest key of a conditional batch."""
 KEYS_MAX: Final = 50_000
-"""Of a conditional batch, named ones included. Those of a batch with more records are not told: to note or
-judge them would hold the event loop."""
+"""Of a conditional batch, named ones included: to judge more would hold the event loop."""
+NOTED_KEYS_MAX: Final = 150_000
+"""Of any other batch. log.max.batch.bytes permits no more records, unless it is configured."""
 
 _NAMED_KEY: Final = NAMED_KEY.encode()
 _STEP_RECORDS: Final = 512
@@ -48,11 +49,19 @@ class Condition(NamedTuple):
     named: tuple[bytes, ...]
 
 
+class ManyKeys(NamedTuple):
+    """Those of a batch of more than KEYS_MAX records: the last place of each, and their bytes at the most."""
+
+    places: dict[bytes | None, int]
+    key_bytes: int
+
+
 class KeyedBatch(NamedTuple):
-    """The keys of a batch, None if they cannot be told, and its condition, None if it has none."""
+    """The keys of a batch and its condition; None if they cannot be told or are many, and if it has none."""
 
     keys: Keys | None
     condition: Condition | None
+    many: ManyKeys | None = None
 
 
 def read_keyed(
@@ -71,7 +80,7 @@ def read_keyed(
     count = header.record_count
     condition: Condition | None = None
     if header.attributes & CODEC_MASK:
-        is_countable = count <= KEYS_MAX
+        is_countable = count <= NOTED_KEYS_MAX
         wanted: Keys | None = None if keys is None or not is_countable else []
         records = PackedRecords(header, data, timestamp_deltas, wanted)
         for part in records.parts():
@@ -97,14 +106,28 @@ def read_keyed(
         return None
     if condition is not None and count + len(condition.named) > KEYS_MAX:
         raise _refused(f"a condition on more than {KEYS_MAX} keys")
-    if count > KEYS_MAX or not are_known:
+    if count > NOTED_KEYS_MAX or not are_known:
         return KeyedBatch(None, None)
     if len(read_keys) != count:
         read_keys = []
         yield from check_records(data, BATCH_OVERHEAD, count, keys=read_keys)
+    if count > KEYS_MAX:
+        return KeyedBatch(None, None, (yield from _last_places(read_keys)))
     if condition is not None:
         _check_keys(read_keys, condition)
     return KeyedBatch(read_keys, condition)
+
+
+def _last_places(keys: Keys) -> Generator[None, None, ManyKeys]:
+    places: dict[bytes | None, int] = {}
+    key_bytes = 0
+    for first in range(0, len(keys), _STEP_RECORDS):
+        part = keys[first : first + _STEP_RECORDS]
+        before = len(places)
+        places.update(zip(part, range(first, first + len(part)), strict=True))
+        key_bytes += (len(places) - before) * max(map(len, filter(None, part)), default=0)
+        yield
+    return ManyKeys(places, key_bytes)
 
 
 # -- the condition

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final, NamedTuple
 
-from quorumd.wire.conditions import Condition, KeyedBatch
+from quorumd.wire.conditions import Condition, KeyedBatch, ManyKeys
 
 WINDOW_BYTES: Final = 64 * 2**20
 """What a window takes in memory at the most, unless configured."""
@@ -24,6 +24,7 @@ REMEMBERED_REFUSALS: Final = 4096
 SHOWN_BYTES: Final = 80
 """Of a key, in a refusal."""
 
+Places = dict[bytes | None, int]
 BatchIdentity = tuple[int, int, int, bytes]
 """Producer id and epoch, first sequence, and a digest of the batch."""
 
@@ -48,7 +49,16 @@ class KeyWindow:
     In two halves of equal size: when the newer one is full the older one is let go of.
     """
 
-    __slots__ = ("_bytes", "_half_bytes", "_newer", "_newer_start", "_older", "start_offset")
+    __slots__ = (
+        "_bytes",
+        "_half_bytes",
+        "_newer",
+        "_newer_many",
+        "_newer_start",
+        "_older",
+        "_older_many",
+        "start_offset",
+    )
 
     def __init__(self, start_offset: int, bytes_max: int) -> None:
         self._half_bytes = bytes_max // 2
@@ -60,6 +70,9 @@ class KeyWindow:
         self._newer_start = end_offset
         self._older: dict[bytes | None, int] = {}
         self._newer: dict[bytes | None, int] = {}
+        # Each with the offset that its places count from.
+        self._older_many: list[tuple[int, Places]] = []
+        self._newer_many: list[tuple[int, Places]] = []
         self._bytes = 0
 
     def note(self, keys: Sequence[bytes | None], base_offset: int) -> None:
@@ -74,17 +87,39 @@ class KeyWindow:
         grown = len(newer) - before
         if not grown:
             return
-        self._bytes += grown * KEY_OVERHEAD_BYTES + _key_bytes(keys, grown)
+        self._grow(grown * KEY_OVERHEAD_BYTES + _key_bytes(keys, grown), end_offset)
+
+    def note_many(self, many: ManyKeys, base_offset: int, end_offset: int) -> None:
+        """As `note`, without a look at each of them. More than a half holds begin the window anew."""
+        size_bytes = len(many.places) * KEY_OVERHEAD_BYTES + many.key_bytes
+        if size_bytes > self._half_bytes:
+            self.skip(end_offset)
+            return
+        self._newer_many.append((base_offset, many.places))
+        self._grow(size_bytes, end_offset)
+
+    def _grow(self, size_bytes: int, end_offset: int) -> None:
+        self._bytes += size_bytes
         if self._bytes > self._half_bytes:
             self.start_offset = self._newer_start
-            self._older, self._newer = newer, {}
+            self._older, self._newer = self._newer, {}
+            self._older_many, self._newer_many = self._newer_many, []
             self._newer_start = end_offset
             self._bytes = 0
 
     def newest(self, key: bytes) -> int:
         """The offset of the newest record with this key, -1 if there is none since the window's start."""
-        offset = self._newer.get(key)
-        return self._older.get(key, -1) if offset is None else offset
+        offset = _newest(key, self._newer, self._newer_many)
+        return _newest(key, self._older, self._older_many) if offset < 0 else offset
+
+
+def _newest(key: bytes, offsets: Places, many: list[tuple[int, Places]]) -> int:
+    offset = offsets.get(key, -1)
+    for base_offset, places in many:
+        place = places.get(key)
+        if place is not None:
+            offset = max(offset, base_offset + place)
+    return offset
 
 
 def _key_bytes(keys: Sequence[bytes | None], new: int) -> int:
@@ -132,10 +167,12 @@ class ConditionJudge:
         """A batch has these offsets now: its keys count. Keys that were not read begin the window anew."""
         window = self.window
         assert window is not None, "there is a window to note it in"
-        if keyed is None or keyed.keys is None:
-            window.skip(end_offset)
-        else:
+        if keyed is not None and keyed.keys is not None:
             window.note(keyed.keys, base_offset)
+        elif keyed is not None and keyed.many is not None:
+            window.note_many(keyed.many, base_offset, end_offset)
+        else:
+            window.skip(end_offset)
 
     def remembered(self, identity: BatchIdentity) -> ConditionRefused | None:
         """The refusal that this batch got when it was sent before; None if it got none."""
@@ -161,7 +198,7 @@ class ConditionJudge:
     def _judged(
         self, window: KeyWindow, keyed: KeyedBatch, log_end_offset: int, now_s: float
     ) -> ConditionRefused | None:
-        keys, condition = keyed
+        keys, condition, _ = keyed
         assert keys is not None, "the keys of a conditional batch are known"
         assert condition is not None, "it has a condition"
         since = condition.since

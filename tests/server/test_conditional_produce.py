@@ -8,7 +8,7 @@ import pytest
 
 from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.server.model.conditions import WINDOW_IDLE_S, KeyWindow
-from quorumd.wire.conditions import IF_UNCHANGED_SINCE, NAMED_KEY
+from quorumd.wire.conditions import IF_UNCHANGED_SINCE, KEYS_MAX, NAMED_KEY
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.produce import (
     ProduceRequest,
@@ -413,6 +413,18 @@ def test_a_long_batch_is_judged_by_what_was_appended_while_it_was_checked() -> N
     at.partition.commit(2)
     assert [row[1] for row in at.texts()] == [0, REFUSED]
     assert at.partition.log_end_offset == 2
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_batch_of_very_many_records_is_in_the_way_of_its_keys_alone(codec: int) -> None:
+    at = Bench().with_window()
+    at.append(to(batch(*(b"key%d" % i for i in range(KEYS_MAX + 1)), codec=codec)))
+    at.append(to(batch(b"x", since=1)))
+    at.append(to(batch(b"key49999", since=1)))
+    at.partition.commit(at.partition.log_end_offset)
+    rows = sorted(at.texts())
+    assert [row[1] for row in rows] == [0, 0, REFUSED]
+    assert "its key was written at offset 50000, " in rows[-1][3]
 
 
 def test_keys_count_also_if_the_window_came_while_their_batch_was_checked() -> None:

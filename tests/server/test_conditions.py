@@ -14,13 +14,18 @@ from quorumd.server.model.conditions import (
     ConditionRefused,
     KeyWindow,
 )
-from quorumd.wire.conditions import Condition, KeyedBatch, Keys
+from quorumd.wire.conditions import Condition, KeyedBatch, Keys, ManyKeys
 
 MIB = 1 << 20
 
 
 def conditional(since: int, *keys: bytes | None, named: tuple[bytes, ...] = ()) -> KeyedBatch:
     return KeyedBatch(list(keys), Condition(since, named))
+
+
+def many(*keys: bytes | None) -> KeyedBatch:
+    places = {key: place for place, key in enumerate(keys)}
+    return KeyedBatch(None, None, ManyKeys(places, sum(map(len, filter(None, keys)))))
 
 
 class JudgedLog:
@@ -35,11 +40,13 @@ class JudgedLog:
     def end_offset(self) -> int:
         return self.base + len(self.keys)
 
-    def append(self, *keys: bytes | None, is_read: bool = True) -> None:
+    def append(self, *keys: bytes | None, is_read: bool = True, are_many: bool = False) -> None:
         offset = self.end_offset
         self.keys += keys
         if self.judge.window is not None:
             keyed = KeyedBatch(list(keys), None) if is_read else None
+            if are_many:
+                keyed = many(*keys)
             self.judge.note(keyed, offset, self.end_offset)
 
     def try_append(self, keyed: KeyedBatch) -> ConditionRefused | None:
@@ -121,6 +128,33 @@ def test_a_batch_whose_keys_were_not_read_begins_the_window_anew() -> None:
     assert log.try_append(conditional(3, b"x")) is None
 
 
+def test_the_keys_of_a_batch_with_many_count_beside_those_of_others() -> None:
+    log = JudgedLog()
+    assert log.try_append(conditional(0, b"a")) is None
+    log.append(b"b", b"c", None, b"b", are_many=True)
+    log.append(b"c")
+    assert log.try_append(conditional(1, b"x")) is None
+    for key, offset in ((b"b", 4), (b"c", 5)):
+        refused = log.try_append(conditional(offset, key))
+        assert refused is not None
+        assert f"its key was written at offset {offset}, " in refused.message
+    log.append(b"c", are_many=True)
+    refused = log.try_append(conditional(7, b"c"))
+    assert refused is not None
+    assert "its key was written at offset 7, " in refused.message
+
+
+def test_more_keys_than_half_a_window_holds_begin_it_anew() -> None:
+    log = JudgedLog(bytes_max=2 * 4 * 201)
+    assert log.try_append(conditional(0, b"a")) is None
+    log.append(b"b", b"c", b"d", b"e", are_many=True)
+    assert log.try_append(conditional(1, b"x")) is None
+    log.append(b"b", b"c", b"d", b"e", b"f", are_many=True)
+    refused = log.try_append(conditional(6, b"x"))
+    assert refused is not None
+    assert refused.message.startswith("Read again from offset 11: ")
+
+
 def test_a_window_that_is_not_needed_is_dropped() -> None:
     log = JudgedLog()
     assert log.try_append(conditional(0, b"a")) is None
@@ -158,7 +192,7 @@ def test_judged_as_by_a_log_that_forgets_nothing_or_sent_back_to_read(seed: int)
     for _ in range(600):
         keys = [random.choice([None, b"%d" % random.randrange(60)]) for _ in range(3)]
         if random.random() < 0.6:
-            log.append(*keys, is_read=random.random() < 0.98)
+            log.append(*keys, is_read=random.random() < 0.98, are_many=random.random() < 0.2)
             continue
         since = max(log.end_offset - random.randrange(0, 25), 0)
         keyed = conditional(since, *keys, named=(b"%d" % random.randrange(60),))

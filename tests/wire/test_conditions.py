@@ -14,8 +14,10 @@ from quorumd.wire.conditions import (
     KEY_BYTES_MAX,
     KEYS_MAX,
     NAMED_KEY,
+    NOTED_KEYS_MAX,
     Condition,
     KeyedBatch,
+    ManyKeys,
     read_keyed,
 )
 from quorumd.wire.error_codes import ErrorCode
@@ -121,9 +123,20 @@ def test_so_many_keys_are_judged_and_no_more(codec: int) -> None:
     assert read(first, *most, codec=codec) is not None
     with pytest.raises(RefusedBatch, match="more than 50000 keys"):
         read(first, *most, Record(key=None), codec=codec)
-    assert read(*most, *[Record(key=b"k")] * 3, codec=codec, wants_keys=True) == KeyedBatch(
-        None, None
-    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("codec", [0, 4])
+def test_of_more_records_without_a_condition_the_last_place_of_each_key_is_told(codec: int) -> None:
+    records = [Record(key=key) for key in (b"first", None, b"k" * 9)] + [
+        Record(key=b"k")
+    ] * KEYS_MAX
+    places = {b"first": 0, None: 1, b"k" * 9: 2, b"k": KEYS_MAX + 2}
+    assert read(*records, codec=codec) is None
+    found = read(*records, codec=codec, wants_keys=True)
+    assert found == KeyedBatch(None, None, ManyKeys(places, 4 * 9))
+    too_many = [Record(key=b"k")] * (NOTED_KEYS_MAX + 1)
+    assert read(*too_many, codec=codec, wants_keys=True) == KeyedBatch(None, None)
 
 
 def test_keys_of_the_greatest_length_and_a_named_one_alone_are_permitted() -> None:
