@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -148,7 +150,8 @@ def _launch(conf: SparkConf, log: IO[bytes]) -> SparkSession:
         # A context that was stopped leaves its JVM for the next one.
         if SparkContext._gateway is None:
             streams = {"stdout": log, "stderr": log}
-            gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]  # PySpark gives no types
+            with _no_java_left():
+                gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]  # PySpark gives no types
             SparkContext(conf=conf, gateway=gateway)
         return SparkSession.builder.config(conf=conf).getOrCreate()
     except Exception as error:
@@ -160,6 +163,25 @@ def _launch(conf: SparkConf, log: IO[bytes]) -> SparkSession:
                 "port right, and has it the same version of Spark? The port of its page is another one"
             ) from error
         raise SparkMissing(f"Spark does not start: {text}{_said(log)}") from error
+
+
+@contextmanager
+def _no_java_left() -> Iterator[None]:
+    """At Ctrl-C PySpark deletes the folder that the Java it has just started is about to write to: that would
+    run on for ever."""
+    before = _children()
+    try:
+        yield
+    except KeyboardInterrupt:
+        for pid in _children() - before:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        raise
+
+
+def _children() -> set[int]:
+    paths = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for path in paths for pid in path.read_text().split()}
 
 
 def _said(log: IO[bytes]) -> str:
