@@ -105,12 +105,19 @@ class ClientConnection(asyncio.Protocol):
         except TimeoutError:
             name = type(message).__name__.removesuffix("Request")
             reason = f"no response to {name} within {timeout_s:.3g} s"
-            silent_s = self._loop.time() - self._silent_since_s
-            if max(timeout_s, silent_s) < SILENT_S:
-                raise ResponseOverdue(reason) from None
-            self.fail(reason)
-            raise self._failed() from None
+            raise self.overdue(reason, timeout_s) from None
         return self.read(frame, sent, response_type)
+
+    def overdue(self, reason: str, waited_s: float) -> ConnectionFailed:
+        """What to raise for a response that did not come in this time.
+
+        The connection is ended if the server had SILENT_S to send anything, for this response or another.
+        """
+        silent_s = self._loop.time() - self._silent_since_s
+        if max(waited_s, silent_s) < SILENT_S:
+            return ResponseOverdue(reason)
+        self.fail(reason)
+        return self._failed()
 
     def send(self, message: Message, version: int) -> SentRequest:
         """Sends at `version` and returns at once. Raises ConnectionFailed if nothing can be sent.

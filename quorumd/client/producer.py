@@ -189,7 +189,7 @@ class Producer:
                     backoff.reset()
                     continue
                 except ConnectionFailed as error:
-                    self._finder.forget(connection.address, str(error))
+                    self._finder.find_again(connection.address, error)
                 except RetriableError as error:
                     self._finder.retry_later(connection.address, error)
                 self._send_again()
@@ -230,8 +230,8 @@ class Producer:
         # Not awaited itself: a caller that is cancelled here would cancel it for the next call, too.
         await asyncio.wait((sent.response,), timeout=limit_s)
         if not sent.response.done():
-            raise ConnectionFailed(
-                f"no acknowledgement within {self._server_timeout_ms / 1000:g} s"
+            raise connection.overdue(
+                f"no acknowledgement within {self._server_timeout_ms / 1000:g} s", limit_s
             )
         frame = sent.response.result()
         response = connection.read(frame, sent, ProduceResponse)

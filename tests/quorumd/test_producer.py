@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from quorumd import QuorumClient
+from quorumd import EARLIEST, QuorumClient
 from quorumd.client.errors import AppendFailed
 from quorumd.wire.messages.produce import ProduceRequest, ProduceResponse
 from quorumd.wire.records import Record, read_header
@@ -64,5 +64,32 @@ def test_what_is_not_acknowledged_in_its_time_is_counted_as_unknown() -> None:
         failed = caught.value
         assert (failed.acknowledged_count, failed.last_offset, failed.unknown_count) == (1, 0, 1)
         assert failed.was_sent_again
+
+    with_quorum(story)
+
+
+def test_a_producer_with_little_time_ends_the_connection_of_no_other() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        await client.append([Record(value=b"x")])
+        connections = len(quorum.software)
+        is_asked, answers = asyncio.Event(), asyncio.Event()
+
+        async def answer_late(node_id: int, request: ProduceRequest) -> ProduceResponse:
+            is_asked.set()
+            await answers.wait()
+            return quorum.nodes[node_id]._produce(request)
+
+        quorum.handlers[ProduceRequest] = answer_late
+        producer = client.producer(timeout_ms=100)
+        await producer.append(Record(value=b"y"))
+        append = asyncio.create_task(producer.flush())
+        await is_asked.wait()
+        other = asyncio.create_task(client.list_offsets(EARLIEST))
+        with pytest.raises(AppendFailed, match=r"no acknowledgement within 0\.1 s") as caught:
+            await append
+        assert caught.value.unknown_count == 1
+        answers.set()
+        assert (await other).offset == 0
+        assert len(quorum.software) == connections
 
     with_quorum(story)
