@@ -10,14 +10,14 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from quorumd.client.connection import ClientConnection
 from quorumd.client.error_messages import SPEAKS_PLAINTEXT, SPEAKS_TLS
 from quorumd.client.errors import ConnectionFailed, QuorumError
-from quorumd.client.name_lookups import NameLookups
+from quorumd.client.name_lookups import NameLookups, SocketAddress
 from quorumd.client.timing import Deadline
 from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem, PeerSpeaksPlaintext
@@ -36,6 +36,7 @@ _SETTLED_NS: Final = 2_000_000_000
 _TLS_ANSWERS: Final = (b"\x15", b"\x16")
 """The first byte of what answers a hello: an alert, or a handshake."""
 
+T = TypeVar("T")
 _ProtocolFactory = Callable[[ClientConnection], asyncio.BaseProtocol]
 
 
@@ -192,40 +193,59 @@ async def _dialled(
     timeout_s: float,
     protocol: _ProtocolFactory,
 ) -> ClientConnection:
-    """Raises ConnectionFailed, RequestRefused."""
+    """Connecting may take `timeout_s`, and so may negotiating. Raises ConnectionFailed, RequestRefused."""
     loop = asyncio.get_running_loop()
-    connection = ClientConnection(address, client_id)
+
+    async def dial(
+        family: socket.AddressFamily, where: tuple[Any, ...], share_s: float
+    ) -> ClientConnection:
+        connection = ClientConnection(address, client_id)
+        try:
+            async with asyncio.timeout(share_s / 2):
+                sock = await _connected_to(family, where, share_s / 2)
+                await loop.create_connection(lambda: protocol(connection), sock=sock)
+            await connection.negotiate(share_s / 2)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
     try:
         async with asyncio.timeout(timeout_s):
-            sock = await _connected(names, address, timeout_s)
-            await loop.create_connection(lambda: protocol(connection), sock=sock)
+            found = await names.addresses_of(address)
+        return await _at_each(found, 2 * timeout_s, dial)
     except TimeoutError:
         reason = f"no answer to the connection attempt within {timeout_s:.3g} s"
         raise ConnectionFailed(reason) from None
     except OSError as error:
         raise ConnectionFailed(_why_not_connected(error)) from None
-    try:
-        await connection.negotiate(timeout_s)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 async def _connected(names: NameLookups, address: Address, timeout_s: float) -> socket.socket:
-    """To the first address of the host that answers. Each gets a share of the time: it may be silent.
+    """To the first address of the host that answers. Raises OSError."""
+    return await _at_each(await names.addresses_of(address), timeout_s, _connected_to)
 
-    Raises the OSError of the last one.
+
+async def _at_each(
+    found: Sequence[SocketAddress],
+    timeout_s: float,
+    attempt: Callable[[socket.AddressFamily, tuple[Any, ...], float], Awaitable[T]],
+) -> T:
+    """At the first address of a host where it succeeds. Each gets a share of the time: it may be silent.
+
+    Raises the ConnectionFailed of the last one that took the connection, or else the last OSError.
     """
     deadline = Deadline(round(timeout_s * 1000))
-    found = await names.addresses_of(address)
-    failure = OSError("the host name has no address")
+    failure: OSError | ConnectionFailed = OSError("the host name has no address")
     for index, (family, where) in enumerate(found):
         try:
             share_s = deadline.remaining_s() / (len(found) - index)
-            return await _connected_to(family, where, share_s)
-        except OSError as error:
+            return await attempt(family, where, share_s)
+        except ConnectionFailed as error:
             failure = error
+        except OSError as error:
+            if isinstance(failure, OSError):
+                failure = error
     raise failure
 
 

@@ -85,9 +85,9 @@ def test_what_is_under_way_ends_when_the_client_is_closed_and_leaves_no_connecti
     with_quorum(story)
 
 
-def test_a_host_is_reached_at_another_address_where_the_first_is_silent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def two_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the host two.example: 127.0.0.2 is the first."""
     resolve = socket.getaddrinfo
 
     def two(host: str, port: int, *rest: int, **named: int) -> list[Any]:
@@ -97,6 +97,9 @@ def test_a_host_is_reached_at_another_address_where_the_first_is_silent(
 
     monkeypatch.setattr("socket.getaddrinfo", two)
 
+
+@pytest.mark.usefixtures("two_addresses")
+def test_a_host_is_reached_at_another_address_where_the_first_is_silent() -> None:
     async def run() -> None:
         async with FakeQuorum(size=1) as quorum:
             port = quorum.nodes[1].port
@@ -111,6 +114,32 @@ def test_a_host_is_reached_at_another_address_where_the_first_is_silent(
                     waiting.connect_ex(("127.0.0.2", port))
                 async with QuorumClient(f"two.example:{port}", timeout_ms=20_000) as client:
                     assert await client.append([Record(value=b"a")]) == [0]
+
+    asyncio.run(run())
+
+
+@pytest.mark.usefixtures("two_addresses")
+@pytest.mark.parametrize("says", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_or_where_what_takes_the_connection_there_is_no_node_that_answers(
+    says: bytes | None,
+) -> None:
+    """A node that is frozen, or another service. None is silent, an empty text hangs up."""
+
+    async def run() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if says is None:
+                await reader.read()
+            else:
+                writer.write(says)
+            writer.close()
+
+        async with FakeQuorum(size=1) as quorum:
+            port = quorum.nodes[1].port
+            async with (
+                await asyncio.start_server(answer, "127.0.0.2", port),
+                QuorumClient(f"two.example:{port}", timeout_ms=20_000) as client,
+            ):
+                assert await client.append([Record(value=b"a")]) == [0]
 
     asyncio.run(run())
 
