@@ -6,6 +6,7 @@ from quorumd.raft.config import StoredState
 from quorumd.raft.control import KRaftVersionRecord, VotersRecord
 from quorumd.raft.effects import AdoptClusterId, AnnounceVoters, AppendControl
 from quorumd.raft.events import AppendRequested
+from quorumd.raft.log_view import VoterEntry
 from quorumd.raft.roles import Role
 from quorumd.raft.types import Voter, VoterSet
 from tests.raft.changes import MOVED, refused, update
@@ -19,6 +20,7 @@ from tests.raft.harness import (
     keyed_set,
     leader,
     log_of,
+    unattached,
     voter_set,
 )
 
@@ -289,3 +291,18 @@ def test_no_voter_set_is_changed_while_the_quorum_is_new() -> None:
     assert error == "REQUEST_TIMED_OUT"
     assert text == "this quorum is new and waits until every voter has stored the first voter set"
     assert len(named(bench)) == 1
+
+
+def test_the_first_voters_are_known_once_the_first_set_is_committed_though_a_later_one_is_not() -> (
+    None
+):
+    """A set that takes the place of one whose commit its writer did not know of."""
+    log = log_of(1, 1, 1, 2)
+    for at, disk in ((2, 0), (3, 1)):
+        voters = keyed_set(key(1), key(2), key(3, disk))
+        log.voter_entries.append(VoterEntry(at, VotersRecord(voters, CLUSTER)))
+    for applied, is_new in ((2, True), (3, False)):
+        stored = StoredState(epoch=3, applied_offset=applied)
+        core = unattached(log=log, stored=stored).node.core
+        assert core.is_bootstrapping is is_new
+        del log.voter_entries[0]

@@ -10,7 +10,12 @@ from quorumd.raft.campaign import REFUSAL_GRACE_MS
 from quorumd.raft.campaign_delays import CAMPAIGN_DELAY_MS
 from quorumd.raft.effects import EndQuorumEpoch, Vote
 from quorumd.raft.election_timeout import election_deadline_ms
-from quorumd.raft.events import ConnectionRefused, ResignationRequested, TimerFired
+from quorumd.raft.events import (
+    ConnectionRefused,
+    LeaderHint,
+    ResignationRequested,
+    TimerFired,
+)
 from quorumd.raft.leader_discovery import LAST_EPOCH
 from quorumd.raft.roles import Candidate, Role
 from tests.raft.harness import Bench, candidate, follower, key, prospective, resigned, unattached
@@ -99,6 +104,15 @@ def test_more_refusals_put_the_next_round_off_no_further() -> None:
     assert drawn == [1, 0, 1, 0]
 
 
+def test_a_refusal_shortly_before_the_end_of_a_round_does_not_prolong_it() -> None:
+    for make in (candidate, prospective):
+        bench = make(5)
+        due_ms = bench.node.core.state.deadline_ms
+        bench.wait(due_ms - bench.now_ms - 1)
+        bench.grant(key(2), granted=False)
+        assert bench.node.core.state.deadline_ms == due_ms
+
+
 @pytest.mark.parametrize("attempts", [21, 30, 100])
 def test_no_delay_grows_beyond_a_million_times_the_first(attempts: int) -> None:
     """It would become a number of more and more digits."""
@@ -142,6 +156,24 @@ def test_a_timer_that_fires_late_does_what_it_would_have_done(
         assert bench.node.next_deadline_ms() == bench.now_ms + CAMPAIGN_DELAY_MS // 2
         bench.step(TimerFired(), after_ms=CAMPAIGN_DELAY_MS)
         assert bench.role is Role.PROSPECTIVE
+
+
+def test_who_is_about_to_campaign_does_not_put_it_off_because_a_worse_one_asks() -> None:
+    bench = follower(contact=False)
+    due_ms = bench.node.next_deadline_ms()
+    assert due_ms is not None
+    bench.wait(due_ms - bench.now_ms - 1)
+    assert not bench.pre_vote(key(3), 3, (2, 2)).granted
+    assert bench.node.next_deadline_ms() == due_ms
+
+
+def test_the_backoff_of_a_campaign_that_failed_runs_though_nobody_knows_a_leader() -> None:
+    bench = unattached()
+    bench.node.core.election_attempts = 1
+    due_ms = bench.node.next_deadline_ms()
+    bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=3), to=key(3))
+    bench.node.core.requests.backoffs.clear()
+    assert bench.node.next_deadline_ms() == due_ms
 
 
 def test_who_resigned_in_the_last_epoch_remains_in_it() -> None:

@@ -129,6 +129,7 @@ def test_it_leads_if_it_alone_has_a_record_and_hands_over_without_one_of_its_own
     answer = bench.fetch(key(3), *BEHIND)
     assert isinstance(answer, FetchReply)
     assert (answer.read_from, answer.high_watermark) == (2, None)
+    assert bench.role is Role.LEADER
     bench.fetch(key(3), *before)
     assert bench.role is Role.RESIGNED
     ends = [r for r in bench.requests(EndQuorumEpoch, bench.all) if r.to == key(3)]

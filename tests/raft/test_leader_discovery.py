@@ -16,9 +16,14 @@ from quorumd.raft.events import (
     LeaderHint,
     VoteResponseReceived,
 )
-from quorumd.raft.leader_discovery import EPOCH_LIMIT, EPOCH_STEP_LIMIT
+from quorumd.raft.leader_discovery import (
+    EPOCH_LIMIT,
+    EPOCH_STEP_LIMIT,
+    LAST_EPOCH,
+    is_out_of_reach,
+)
 from quorumd.raft.roles import Role
-from quorumd.raft.types import Endpoint
+from quorumd.raft.types import Endpoint, Voter, VoterSet
 from tests.raft.harness import (
     Bench,
     candidate,
@@ -27,6 +32,7 @@ from tests.raft.harness import (
     fresh,
     key,
     leader,
+    log_of,
     prospective,
     resigned,
     unattached,
@@ -95,6 +101,21 @@ def test_the_leader_is_where_the_longest_list_of_its_endpoints_says(backs_off: b
     ):
         bench.fetched(hint=LeaderHint(epoch=3, leader_id=2, endpoints=said))
         assert bench.node.leader_endpoints == known
+
+
+def test_of_a_leader_that_is_learnt_all_endpoints_are_known_though_a_response_has_one() -> None:
+    voters = VoterSet.of(Voter(key(i), TWO if i == 2 else endpoints(i)) for i in (1, 2, 3))
+    bench = unattached(log=log_of(1, 1, 2, voters=voters))
+    hint = LeaderHint(epoch=4, leader_id=2, endpoints=TWO[:1])
+    bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=hint, to=key(3))
+    assert (bench.node.leader, bench.node.leader_endpoints) == (key(2), TWO)
+
+
+def test_no_step_leads_beyond_the_last_epoch() -> None:
+    for epoch in (LAST_EPOCH - 1, LAST_EPOCH):
+        core = unattached(stored=StoredState(epoch=epoch)).node.core
+        assert not is_out_of_reach(core, LAST_EPOCH)
+        assert is_out_of_reach(core, LAST_EPOCH + 1)
 
 
 def test_a_leader_that_nobody_can_place_does_not_put_off_the_election() -> None:

@@ -9,7 +9,7 @@ from quorumd.raft.events import (
     ConnectionMade,
     ConnectionRefused,
 )
-from quorumd.raft.types import OffsetAndEpoch
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 from tests.raft.changes import (
     FREE,
     add,
@@ -23,6 +23,9 @@ from tests.raft.changes import (
 )
 from tests.raft.harness import (
     CLUSTER,
+    keyed_set,
+    log_of,
+    unattached,
     voter_set,
 )
 from tests.raft.harness import key as key_of
@@ -74,6 +77,28 @@ def test_a_new_leader_takes_a_voter_for_lost_after_three_fetch_timeouts() -> Non
     assert "it is waited for another 1 ms" in wait_for(bench)
     bench.wait(1)
     assert written(bench)[-1].voters.keys == (*map(key_of, (1, 2, 3)), new)
+
+
+def test_a_process_that_came_back_may_be_gone_once_more() -> None:
+    bench = leading()
+    old, new = key_of(3), key_of(3, disk=1)
+    bench.step(ConnectionRefused(id=3))
+    bench.wait(100)
+    fetch_all(bench, key_of(2), old, new)
+    bench.wait(100)
+    bench.step(ConnectionRefused(id=3))
+    for _ in range(4):
+        bench.wait(500)
+        fetch_all(bench, key_of(2), new)
+    assert add(bench, new) is None
+    assert written(bench)[-1].voters.keys == (*map(key_of, (1, 2, 3)), new)
+
+
+def test_an_id_with_two_disks_names_neither_of_them() -> None:
+    two = keyed_set(key_of(1), key_of(2), key_of(3), key_of(3, disk=1))
+    core = unattached(log=log_of(1, 1, 2, voters=two)).node.core
+    assert core.key_of(2) == key_of(2)
+    assert core.key_of(3) == ReplicaKey(3)
 
 
 def test_a_voter_whose_process_is_known_to_be_gone_is_waited_for_less() -> None:

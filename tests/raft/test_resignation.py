@@ -8,6 +8,7 @@ from quorumd.raft.events import ResignationRequested as Resign
 from quorumd.raft.leadership import resign
 from quorumd.raft.roles import Leader, Role, Transfer
 from quorumd.raft.transitions import Trigger
+from tests.raft.changes import add, leading
 from tests.raft.harness import (
     Bench,
     candidate,
@@ -159,6 +160,18 @@ def test_a_leaders_next_deadline_is_the_earliest_of_all() -> None:
     for _ in range(2):  # late, so that the next announcement is due after the check
         bench.step(TimerFired(), after_ms=1050)
     assert bench.node.next_deadline_ms() == resigns_ms
+
+
+def test_a_change_that_may_wait_for_long_does_not_put_the_leaders_timers_off() -> None:
+    bench = leading()
+    begin_ms = bench.node.next_deadline_ms()
+    assert begin_ms is not None
+    for timeout_ms in (50_000, 60_000):
+        assert add(bench, key(9), timeout_ms=timeout_ms) is None
+    assert bench.node.next_deadline_ms() == begin_ms
+    assert add(bench, key(9), timeout_ms=3) is None
+    assert add(bench, key(9), timeout_ms=4) is None
+    assert bench.node.next_deadline_ms() == bench.now_ms + 3
 
 
 def test_a_leader_has_won_and_begins_to_count_anew() -> None:

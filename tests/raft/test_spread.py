@@ -139,6 +139,16 @@ def test_no_observer_waits_longer_than_it_wants_to() -> None:
     assert answers_of(bench, 1) == 1
 
 
+def test_new_records_do_not_make_an_observer_wait_longer_than_it_wants_to() -> None:
+    bench, observers = with_observers(40)
+    answers_of(bench, 100)
+    end = bench.node.core.log.end
+    assert bench.fetch(observers[0], *end, max_wait_ms=SPREAD_DELAY_MS + 5) is None
+    bench.step(AppendRequested(2, 1))
+    assert answers_of(bench, SPREAD_DELAY_MS + 4) == 0
+    assert answers_of(bench, 1) == 1
+
+
 def test_an_observer_that_lacks_records_gets_them_though_no_more_come() -> None:
     bench, observers = with_observers(40)
     answers_of(bench, 100)
