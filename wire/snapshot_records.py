@@ -220,7 +220,6 @@ class RecordPacker:
             room -= len(size_bytes) + len(body)
             if room < 0 and count:
                 self.is_full = True
-                room += len(size_bytes) + len(body)
                 stop = at
                 break
             append(size_bytes)
