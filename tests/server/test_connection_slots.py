@@ -462,3 +462,14 @@ def test_new_connections_of_this_host_stay_while_others_are_displaced() -> None:
     other, near = node.enter(), node.enter(is_local=True)
     node.enter()
     assert (other.closed, near.closed) == ([CloseReason.DISPLACED], [])
+
+
+def test_who_has_a_clients_slot_for_want_of_another_is_not_identified_by_api_versions() -> None:
+    node = NodeSlots(max_clients=1)
+    caller = node.enter()
+    assert node.slots.identify(caller, API_VERSIONS, "a-client") == (True, False)
+    for _ in range(OBSERVER_MAX):
+        assert node.slots.identify(node.enter(), FETCH, "raft-client-9") == (True, True)
+    assert node.slots.identify(caller, API_VERSIONS, "raft-client-9") == (True, False)
+    assert node.slots.identify(caller, FETCH, "raft-client-9") == (True, True)
+    assert (node.counts[OBSERVER], node.counts[CLIENT]) == (OBSERVER_MAX, 1)

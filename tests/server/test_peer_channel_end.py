@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -11,6 +13,7 @@ from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerListener
+from quorumd.server.peers.call_sequence import CallSequence
 from quorumd.server.peers.peer_channel import RECONNECT_MAX_MS, TcpPeerChannel
 from tests.support.serving import run
 
@@ -84,5 +87,44 @@ def test_who_was_not_known_to_be_the_peer_is_not_lost() -> None:
         listener = Listener()
         channel_with(listener, is_trusted=False).on_lost(None)
         assert listener.told == []
+
+    run(work())
+
+
+def test_an_address_in_doubt_is_not_given_up_while_a_response_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quorumd.server.peers.peer_channel.DOUBT_S", 0.001)
+    given_up: list[str] = []
+
+    async def work() -> None:
+        channel = channel_with(Listener(), is_trusted=False)
+        calls = SimpleNamespace(is_waiting=True)
+        channel._calls = cast(CallSequence, calls)
+        monkeypatch.setattr(channel, "_reject_address", given_up.append)
+        waiting = asyncio.create_task(channel._until_lost())
+        await asyncio.sleep(0.02)
+        assert given_up == []
+        calls.is_waiting = False
+        await asyncio.sleep(0.02)
+        assert set(given_up) == {"no node there has identified itself"}
+        channel._lost.set()
+        await waiting
+
+    run(work())
+
+
+def test_why_no_connection_was_made_is_said_of_the_peers_own_addresses_if_it_has_any() -> None:
+    other = Address("elsewhere", 9093)
+
+    async def work() -> None:
+        channel = channel_with(Listener())
+        channel._search.begun[other] = False
+        channel._on_dial_failed(other, OSError("refused"))
+        assert channel._last_error == "cannot connect to elsewhere:9093: refused"
+        channel._search.begun[AT] = True
+        channel._on_dial_failed(AT, OSError("no route"))
+        channel._on_dial_failed(other, OSError("refused"))
+        assert channel._last_error == "cannot connect to two:9093: no route"
 
     run(work())

@@ -15,7 +15,7 @@ from quorumd.raft.types import SnapshotId
 from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
 from quorumd.server.model.snapshot_builds import BuildResult
 from quorumd.server.requests.take_snapshot import take_snapshot
-from quorumd.server.snapshots.manager import CLEAN_INTERVAL_S
+from quorumd.server.snapshots.manager import CLEAN_INTERVAL_S, RETRY_MIN_S
 from quorumd.server.snapshots.retention import SEGMENTS_AT_ONCE
 from quorumd.storage.layout import part_path
 from quorumd.storage.snapshot_file import SnapshotFacts
@@ -192,3 +192,19 @@ def test_a_build_that_goes_on_is_told(bench: Bench) -> None:
     assert bench.snapshots.work() == SnapshotWork({}, 30, 0.25)
     bench.built(SnapshotId(30, 1))
     assert bench.snapshots.work() == SnapshotWork({})
+
+
+def test_what_can_be_read_again_while_it_is_built_anew_is_damaged_until_that_is_done() -> None:
+    bench = LateBench()
+    bench.snapshots.on_damage(NEW, "reading the snapshot failed: Input/output error")
+    bench.failed("the log begins at offset 20")
+    bench.wait(RETRY_MIN_S + 1)
+    assert bench.ends() == [20, 20]
+    while bench.asked:
+        bench.step()
+    assert not bench.copy()
+    bench.built(NEW)
+    while bench.asked:
+        bench.step()
+    assert bench.copy()
+    assert bench.snapshots.problem == ""
