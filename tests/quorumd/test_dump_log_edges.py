@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from struct import pack
+from types import SimpleNamespace
 
 import pytest
 
@@ -127,3 +130,27 @@ def test_zeros_that_make_no_entry_are_none(
     path.write_bytes(pack(">ii", 1, 100) + rest)
     done = quorumctl("dump-log", path)
     assert (done.code, "byte 8 are no whole entry" in done.err) == (code, code == 3)
+
+
+@pytest.mark.parametrize(("options", "has_bar"), [((), False), (("--summary",), True)])
+def test_no_bar_is_between_lines_on_one_terminal(
+    tmp_path: Path,
+    quorumctl: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    has_bar: bool,
+) -> None:
+    sizes: list[int] = []
+
+    @contextmanager
+    def progress(label: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
+        sizes.append(size_bytes)
+        yield lambda step_bytes: None
+
+    written = io.StringIO()
+    monkeypatch.setattr(written, "isatty", lambda: True)
+    monkeypatch.setattr("quorumd.cli.dump_log.read_progress", progress)
+    monkeypatch.setattr("quorumd.cli.dump_log.sys", SimpleNamespace(stdout=written))
+    path = segment(tmp_path, data(b"a", at=0))
+    assert quorumctl("dump-log", *options, path).code == 0
+    assert sizes == [path.stat().st_size if has_bar else 0]

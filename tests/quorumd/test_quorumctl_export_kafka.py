@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 from uuid import UUID
 
 import pytest
 
 from quorumd.cli.broker_offsets import BrokerOffset
+from quorumd.cli.export_kafka import _time
 from quorumd.raft.types import Address
+from quorumd.storage.kafka_export import KafkaExport
 from quorumd.storage.layout import log_path, partition_directory
 from quorumd.wire.control_records import KRaftVoter
 from quorumd.wire.records import Record, build_batch
@@ -145,3 +149,11 @@ def test_damage_is_an_exit_code_of_its_own(tmp_path: Path, quorumctl: Run) -> No
     log_path(partition_directory(source), 3).write_bytes(batch(4, 2))
     done = quorumctl("export-kafka", source, "--node-id", 1, "--to", tmp_path / "controller")
     assert (done.code, (tmp_path / "controller").exists()) == (3, False)
+
+
+@pytest.mark.parametrize(
+    ("newest_ms", "said"),
+    [(-1, "a snapshot alone"), (0, "the last of 1970-01-01T00:00:00.000+00:00")],
+)
+def test_the_time_of_the_last_record_is_said_if_there_is_one(newest_ms: int, said: str) -> None:
+    assert _time(cast(KafkaExport, SimpleNamespace(newest_ms=newest_ms))) == said

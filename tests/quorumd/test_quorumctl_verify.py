@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -190,6 +191,23 @@ def test_a_bar_is_on_a_terminal_and_gone_at_the_end(tmp_path: Path) -> None:
     assert code == 0
     assert "verifying" in shown
     assert shown.splitlines()[-1].strip() == "sound"
+
+
+def test_the_bar_gets_as_far_as_there_are_bytes_to_read(
+    quorumctl: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    steps: list[int] = []
+
+    @contextmanager
+    def progress(label: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
+        sizes.append(size_bytes)
+        yield steps.append
+
+    monkeypatch.setattr("quorumd.cli.verify.read_progress", progress)
+    assert quorumctl("verify", folder).code == 0
+    assert sizes == [sum(steps)]
+    assert sizes[0] > 0
 
 
 # --- beside running nodes
