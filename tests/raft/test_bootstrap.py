@@ -118,6 +118,24 @@ def test_a_replaced_set_keeps_the_cluster_id_that_may_be_committed_already() -> 
     assert record.cluster_id == "made by the first leader"
 
 
+def test_a_replaced_set_keeps_that_cluster_id_though_another_one_was_heard() -> None:
+    log = log_of(1, 1, voters=voter_set(1, 2, 3), cluster_id="made by the first leader")
+    bench = leader(log=log, stored=StoredState(epoch=3), cluster_id=None)
+    bench.node.core.bootstrap.heard_cluster_id = "heard before the log was"
+    bench.fetch(key(2), 0, 0, cluster_id=None, max_wait_ms=0)
+    bench.now_ms += 2500
+    bench.fetch(key(3, disk=1), 0, 0, cluster_id=None, max_wait_ms=0)
+    [(_, (record,))] = named(bench)
+    assert record.cluster_id == "made by the first leader"
+
+
+def test_who_shows_itself_under_the_leaders_id_is_not_named_in_its_place() -> None:
+    bench = first_leader()
+    for other in (key(1, disk=1), key(2), key(3)):
+        bench.fetch(other, 0, 0)
+    assert named(bench)[0][1][1] == VotersRecord(voter_set(1, 2, 3), CLUSTER)
+
+
 def test_clients_wait_until_every_voter_has_stored_the_first_set() -> None:
     bench = first_leader()
     refusal = bench.node.append_refusal

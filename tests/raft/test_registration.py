@@ -184,6 +184,15 @@ def test_a_voter_that_is_at_two_places_in_turn_runs_twice() -> None:
     assert say(4) == ()
 
 
+def test_a_voter_that_moves_on_and_on_is_one_process() -> None:
+    bench = leading()
+    for port in range(1, 7):
+        update(bench, Voter(key_of(3), (MOVED[0]._replace(port=port),)))
+        fetch_all(bench)
+    assert len(written(bench)) == 6
+    assert bench.node.status().running_twice == ()
+
+
 def test_of_too_many_observers_that_say_where_they_are_the_longest_silent_is_forgotten() -> None:
     """Anybody can send the request, under any storage id."""
     bench = leading()

@@ -50,6 +50,11 @@ def test_the_leader_and_the_vote_of_the_logs_last_epoch_are_remembered() -> None
     assert bench.node.core.voted == key(3)
 
 
+def test_the_vote_of_an_epoch_before_the_logs_last_is_forgotten() -> None:
+    bench = unattached(stored=StoredState(epoch=1, voted=key(3)))
+    assert (bench.node.epoch, bench.node.core.voted) == (2, None)
+
+
 def test_a_leader_that_is_found_on_disk_is_waited_for_as_long_as_one_that_is_heard() -> None:
     bench = unattached(stored=StoredState(epoch=3, leader=key(2), applied_offset=2))
     assert bench.node.next_deadline_ms() == bench.now_ms + 2000

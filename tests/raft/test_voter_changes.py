@@ -19,8 +19,9 @@ from quorumd.raft.events import (
     ResignationRequested,
     TimerFired,
 )
-from quorumd.raft.roles import Role
+from quorumd.raft.roles import Leader, Role
 from quorumd.raft.types import Endpoint, ReplicaKey, Voter
+from quorumd.raft.voter_changes.checks import is_fetching
 from tests.raft.changes import (
     END,
     FREE,
@@ -120,6 +121,18 @@ def test_an_addition_that_need_not_be_committed_is_answered_when_it_is_in_the_lo
     answer = add(bench, key_of(4), ack_when_committed=False)
     assert refused(answer) == (None, "")
     assert bench.node.core.log.voters_offset == END
+
+
+def test_a_change_that_is_in_the_log_when_its_time_is_over_may_still_be_committed() -> None:
+    bench = leading()
+    assert remove(bench, key_of(3), timeout_ms=700) is None
+    bench.sync()
+    bench.wait(700)
+    assert refused(last_answer(bench)) == (
+        "REQUEST_TIMED_OUT",
+        "the change is in the log and may still be committed, but the voter set at offset 4 is not "
+        f"committed yet: {key_of(2)} has not stored it. It is safe to ask again",
+    )
 
 
 @pytest.mark.parametrize(
@@ -285,6 +298,20 @@ def test_the_only_voter_is_not_removed() -> None:
     error, text = refused(remove(leading(1), key_of(1)))
     assert error == "VOTER_NOT_FOUND"
     assert "is the only voter: add another one first" in text
+
+
+def test_of_two_voters_one_may_be_removed() -> None:
+    bench = leading(2)
+    assert remove(bench, key_of(2)) is None
+    assert written(bench) == [VotersRecord(voter_set(1), CLUSTER)]
+
+
+def test_who_never_fetched_does_not_fetch_however_short_the_time_since_the_start() -> None:
+    bench = bare_leader(3, **FREE)
+    core = bench.node.core
+    assert isinstance(core.state, Leader)
+    core.now_ms = 100
+    assert not is_fetching(core, core.state, key_of(9))
 
 
 def test_a_removal_that_would_stop_the_quorum_waits_unless_it_is_forced() -> None:
