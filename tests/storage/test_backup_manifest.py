@@ -46,6 +46,18 @@ def test_what_is_written_is_read_back() -> None:
     assert parse_manifest(render_manifest(bare)).snapshot is None
 
 
+def test_the_snapshot_comes_first_and_the_segments_in_order_however_they_are_listed() -> None:
+    listed = replace(MANIFEST, files=MANIFEST.files[::-1])
+    assert parse_manifest(render_manifest(listed)).files == MANIFEST.files
+
+
+def test_a_file_is_no_backup(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    with pytest.raises(StorageError, match=r"this is no backup: there is no backup\.json"):
+        load_manifest(RealFileSystem(), path)
+
+
 @given(at=st.integers(0, len(render_manifest(MANIFEST)) - 2), mask=st.integers(1, 255))
 def test_a_byte_that_changed_is_noticed(at: int, mask: int) -> None:
     data = bytearray(render_manifest(MANIFEST))

@@ -43,7 +43,7 @@ def read(fs: FaultyFileSystem, start: int, end: int, epoch: int = 0) -> list[byt
     log = LogRange(fs, DIRECTORY, start, end, epoch)
     for data, headers in log.chunks():
         found += [data[at : at + header.size_bytes] for at, header in headers]
-    assert log.read_bytes == log.size_bytes or log.size_bytes > log.read_bytes > 0
+    assert log.read_bytes == log.size_bytes
     assert fs.open_handles in (0, 1)
     return found
 

@@ -15,10 +15,12 @@ from quorumd.storage.layout import (
     time_index_path,
 )
 from quorumd.storage.log import Log
+from quorumd.wire.records import Record, build_batch
 from tests.server.snapshot_logs import with_crc
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import (
     DIRECTORY,
+    START_MS,
     append,
     batch,
     contents,
@@ -490,3 +492,18 @@ def test_batches_larger_than_the_reading_window_are_found() -> None:
         log = open_log(disk, segment_bytes=8 << 20)
         assert log.recovery.messages() == []
         assert log.log_end_offset == 6
+
+
+def test_a_whole_batch_out_of_sequence_is_damage_though_it_has_a_sector_of_zeros() -> None:
+    """Only the sector in which it begins says where it belongs."""
+    fs = empty_disk()
+    log = open_log(fs)
+    append(log, batch(0), 0, 1)
+    log.close()
+    path = log_path(DIRECTORY, 0)
+    data = fs.contents(path)
+    value = Record(0, START_MS, None, bytes(3 * 512))
+    later = build_batch([value], base_offset=7, epoch=1)
+    fs.put(path, data[:SIZE] + later)
+    with pytest.raises(DamagedLog):
+        open_log(fs)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumd.server.model.producer_state import ProducerState
-from quorumd.storage import restored_log
+from quorumd.storage import directory, restored_log
 from quorumd.storage.backup_manifest import BackupManifest
 from quorumd.storage.directory import format_directory, open_directory, restore_directory
 from quorumd.storage.errors import (
@@ -34,7 +34,7 @@ from quorumd.storage.layout import (
     partition_directory,
 )
 from quorumd.storage.log import Log
-from quorumd.storage.quorum_state import QuorumState
+from quorumd.storage.quorum_state import QuorumState, load_quorum_state
 from quorumd.storage.restored_log import restore_log
 from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.snapshot_store import SnapshotStore
@@ -151,6 +151,34 @@ def test_a_restored_log_has_every_byte_but_names_no_voters(
     assert producers.remembered() == everything.remembered()
     log.close()
     assert verified(STORAGE, site.fs).texts == []
+
+
+def test_the_state_that_goes_with_the_log_is_that_of_the_node() -> None:
+    site = Site(batches_of(3))
+    site.restore()
+    state = load_quorum_state(site.fs, partition_directory(STORAGE))
+    assert state is not None
+    assert (state.cluster_id, state.leader_epoch) == ("new", site.manifest.epoch)
+    assert state.applied_offset == site.manifest.end_offset
+
+
+def test_all_that_was_copied_is_on_the_disk_once_the_directory_is_formatted() -> None:
+    site = Site(batches_of(4, 12), first=2, snapshot_after=6)
+    site.restore()
+    log, _, _ = open_restored(site.fs.crash(Survival.LOSE, Random(0)))
+    assert contents(log) == expected(site.batches, 2)
+
+
+def test_it_is_said_to_be_unfinished_until_it_is_formatted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        assert site.fs.exists(STORAGE / RESTORING)
+        raise OSError(errno.EIO, "the disk fails")
+
+    site = Site(batches_of(3))
+    monkeypatch.setattr(directory, "save_meta_properties", fails)
+    with pytest.raises(StorageError, match="the disk fails"):
+        site.restore()
+    assert state_of(site.fs) == "unfinished"
 
 
 def test_two_that_restore_the_same_have_the_same_files() -> None:

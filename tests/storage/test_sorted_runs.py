@@ -225,6 +225,14 @@ def test_a_full_disk_is_called_so(call: str) -> None:
     assert fs.open_handles == 0
 
 
+def test_a_run_that_cannot_be_begun_holds_no_file_open() -> None:
+    fs = empty_disk()
+    fs.errors["truncate"] = errno.EIO
+    with pytest.raises(DiskFailed):
+        Run(fs, PATH, 0, 0)
+    assert fs.open_handles == 0
+
+
 def test_a_disk_that_cannot_be_read_is_called_so() -> None:
     fs = empty_disk()
     spilling = table(fs, 1)

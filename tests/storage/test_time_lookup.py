@@ -132,6 +132,22 @@ def test_what_a_slow_disk_has_not_got_yet_is_found(log: Log) -> None:
     assert log.offset_of_max_timestamp(2, unwritten=unwritten) == (1, START_MS + 1, 1)
 
 
+def test_in_what_a_slow_disk_has_not_got_yet_the_first_of_one_time_counts(log: Log) -> None:
+    append(log, batch(0, count=2), 0, 2)
+    appended(log, 50, 50, 40)
+    unwritten = log.unwritten()
+    found = log.offset_for_timestamp(START_MS + 50, 5, unwritten=unwritten)
+    assert found == log.offset_of_max_timestamp(5, unwritten=unwritten) == (2, START_MS + 50, 1)
+
+
+def test_a_batch_that_reaches_beyond_the_end_is_not_looked_at_in_memory(log: Log) -> None:
+    data = batch(0, count=3)
+    assert log.offset_for_timestamp(START_MS + 1, 2, unwritten=[data]) is None
+    for start in (0, 1):
+        found = log.offset_for_timestamp(START_MS + 1, 3, start=start, unwritten=[data])
+        assert found == (1, START_MS + 1, 1)
+
+
 def test_what_is_about_to_be_deleted_is_not_found_in_memory_either(log: Log) -> None:
     appended(log, 50, 40)
     unwritten = log.unwritten()

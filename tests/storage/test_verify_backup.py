@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from quorumd.storage.backup_manifest import BackupManifest, load_manifest, render_manifest
 from quorumd.storage.layout import BACKUP_MANIFEST, log_path
+from quorumd.storage.verify import backup
 from quorumd.storage.verify.paths import PathKind, find_subject
 from tests.storage.backups import put_backup
 from tests.storage.faulty_filesystem import FaultyFileSystem
@@ -38,7 +39,7 @@ def test_a_sound_backup_is_sound(first: int, snapshot_after: int | None) -> None
     done = verified(BACKUP, fs)
     assert (done.texts, done.notes) == ([], [])
     assert find_subject(BACKUP, fs).kind is PathKind.BACKUP
-    assert done.read_bytes == 2 * manifest.size_bytes
+    assert done.read_bytes == 2 * manifest.size_bytes == find_subject(BACKUP, fs).size_bytes
     for file in manifest.files:
         assert verified(BACKUP / file.name, fs).texts == []
 
@@ -82,6 +83,30 @@ def test_a_cut_file_is_named() -> None:
     assert f"byte {len(data) - 9}: it has {len(data) - 9} bytes" in done.texts[0]
     # In a backup nothing is unfinished.
     assert any("are left" in text or "header of 61" in text for text in done.texts)
+
+
+def test_a_cut_segment_is_no_unfinished_one_though_it_is_verified_by_itself() -> None:
+    fs, manifest = a_backup()
+    path = BACKUP / manifest.segments[-1].name
+    fs.put(path, fs.contents(path)[:-9])
+    done = verified(path, fs)
+    assert (len(done.findings), done.facts.unfinished_bytes) == (1, 0)
+
+
+def test_a_file_that_is_read_in_steps_counts_each_byte_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backup, "_STEP_BYTES", 1000)
+    fs, manifest = a_backup()
+    done = verified(BACKUP, fs)
+    assert (done.texts, done.read_bytes) == ([], 2 * manifest.size_bytes)
+
+
+def test_a_snapshot_that_the_manifest_does_not_name_is_one_too_many() -> None:
+    fs, manifest = a_backup(first=0, snapshot_after=10)
+    fs.put(BACKUP / BACKUP_MANIFEST, render_manifest(replace(manifest, files=manifest.segments)))
+    [text] = verified(BACKUP, fs).texts
+    assert "there are segments or snapshots beside it that it does not name" in text
 
 
 def test_a_foreign_segment_is_named() -> None:

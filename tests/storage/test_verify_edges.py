@@ -8,10 +8,11 @@ from quorumd.raft.types import SnapshotId
 from quorumd.storage.layout import log_path, snapshot_path
 from quorumd.storage.snapshot_file import SnapshotWriter
 from quorumd.wire.control_records import ProducerStatesBatch, ProducerStatesProducer
-from quorumd.wire.records import Record, build_batch
+from quorumd.wire.records import Record, build_batch, read_header
 from tests.server.snapshot_logs import with_crc
 from tests.storage.helpers import DIRECTORY, START_MS, append, batch, empty_disk, open_log
-from tests.storage.verifying import verified
+from tests.storage.verified_node import Node
+from tests.storage.verifying import put_real_snapshot, verified
 
 
 @pytest.mark.parametrize(("offset", "is_sound"), [(0, True), (4, True), (5, False), (6, False)])
@@ -66,3 +67,13 @@ def test_a_batch_without_records_takes_no_offset_and_is_named() -> None:
     fs.put(path, fs.contents(path)[: len(batch(0))] + with_crc(bytes(empty)))
     (finding,) = verified(path, fs).findings
     assert (finding.what, finding.offset) == ("0 records in 0 offsets", 1)
+
+
+def test_a_snapshot_whose_end_is_that_of_what_is_committed_must_be_of_the_log() -> None:
+    node = Node()
+    epoch = read_header(node.batches.data[-1]).epoch
+    put_real_snapshot(node.fs, node.ends[-1], epoch + 1)
+    done = node.verified()
+    [text] = done.texts
+    assert f"its epoch is {epoch + 1}, but the record before its end" in text
+    assert done.notes == []
