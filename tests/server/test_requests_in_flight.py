@@ -14,7 +14,7 @@ from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup
 from quorumd.server.net.connection_state import CloseReason, ConnectionState
 from quorumd.server.net.requests_in_flight import FULL_NS_MAX, READ_BYTES
-from tests.server.test_connection_state import Keeping, Transport
+from tests.server.bare_connection import Keeping, Transport
 from tests.server.test_turns import VoterTwo
 from tests.support.serving import request_frame
 

@@ -17,7 +17,7 @@ from quorumd.server.net.connection_group import ConnectionGroup
 from quorumd.server.net.inbound_request import WAITS, InboundRequest, Steps
 from quorumd.server.net.turns import SHARE_NS, TURN_NS, LongRequest, Turns
 from quorumd.wire.errors import MalformedMessage
-from tests.server.test_connection_state import Transport
+from tests.server.bare_connection import Transport
 from tests.support.serving import answer_frame, request_frame
 
 PRODUCE, FETCH, METADATA, VOTE = 0, 1, 3, 52
