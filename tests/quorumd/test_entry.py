@@ -1,4 +1,4 @@
-"""Ctrl-C while `quorumctl` is loaded: the interrupt comes with the import of its first library."""
+"""Ctrl-C while a command is loaded: the interrupt comes with the import of its first library."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
-import os, signal, sys
+import importlib, os, signal, sys
 
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
@@ -17,22 +19,22 @@ class Interrupts:
 if sys.argv.pop() == "ignored":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.meta_path.insert(0, Interrupts())
-from quorumd.cli.entry import main
-main()
+importlib.import_module(sys.argv.pop()).main()
 """
 
 
-def started(how: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-c", PROGRAM, "--version", how]
+def started(entry: str, how: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", PROGRAM, "--version", entry, how]
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_it_ends_as_any_other_program_without_a_word() -> None:
-    done = started("taken")
+@pytest.mark.parametrize("entry", ["quorumd.cli.entry", "quorumd.pipeline.entry"])
+def test_it_ends_as_any_other_program_without_a_word(entry: str) -> None:
+    done = started(entry, "taken")
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_where_a_shell_has_it_ignored_the_command_runs() -> None:
-    done = started("ignored")
+    done = started("quorumd.cli.entry", "ignored")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("quorumctl, version")
