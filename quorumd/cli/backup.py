@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from quorumd.storage.backup_manifest import BackupManifest
 
 _ATTEMPTS_MAX = 5
-_FETCH_BYTES = 8 << 20
+_FETCH_BYTES = 1 << 20
 
 _HELP = """Copy everything that is committed from a running quorum into a new DIRECTORY.
 

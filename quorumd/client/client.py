@@ -70,7 +70,8 @@ from quorumd.wire.metadata_topic import PARTITION, TOPIC, TOPIC_ID
 from quorumd.wire.records import Record
 
 TIMEOUT_MS_DEFAULT = 10_000
-FETCH_BYTES_DEFAULT = 4 * 1024 * 1024
+FETCH_BYTES_DEFAULT = 1024 * 1024
+"""Little, so that a slow link brings it within a timeout."""
 FETCH_WAIT_MS_DEFAULT = 500
 EARLIEST = -2
 LATEST = -1
@@ -276,6 +277,7 @@ class QuorumClient(BaseClient):
                 fetch_request(offset, max_bytes, wait_ms, min_bytes=min_bytes),
                 FetchResponse,
                 timeout_s=(wait_ms + TRY_TIMEOUT_MS) / 1000,
+                patience_s=deadline.remaining_s(),
             )
             if response.error_code == ErrorCode.INVALID_REQUEST:
                 raise NotSupported(ONLY_FOR_REPLICAS.format(connection.address))

@@ -90,23 +90,33 @@ class ClientConnection(asyncio.Protocol):
         return found
 
     async def request(
-        self, message: Message, response_type: type[R], *, timeout_s: float, version: int = -1
+        self,
+        message: Message,
+        response_type: type[R],
+        *,
+        timeout_s: float,
+        patience_s: float = 0.0,
+        version: int = -1,
     ) -> R:
         """Sends and waits for the response. Raises ConnectionFailed, ResponseOverdue, NotSupported.
 
-        After `timeout_s` the connection is ended if the server had SILENT_S to send anything.
+        After `timeout_s` the connection is ended if the server had SILENT_S to send anything. As long as it
+        does send, a response that is large and a link that is slow may take up to `patience_s`.
         """
         if version < 0:
             version = self.version_for(type(message))
         sent = self.send(message, version)
-        try:
-            async with asyncio.timeout(timeout_s):
-                frame = await sent.response
-        except TimeoutError:
-            name = type(message).__name__.removesuffix("Request")
-            reason = f"no response to {name} within {timeout_s:.3g} s"
-            raise self.overdue(reason, timeout_s) from None
-        return self.read(frame, sent, response_type)
+        begun_s, limit_s = self._loop.time(), timeout_s
+        # Not awaited itself, which would end it with the first time limit.
+        while not (await asyncio.wait((sent.response,), timeout=limit_s))[0]:
+            now_s = self._loop.time()
+            silent_s = now_s - self._silent_since_s
+            limit_s = min(SILENT_S - silent_s, begun_s + patience_s - now_s)
+            if limit_s <= 0:
+                name = type(message).__name__.removesuffix("Request")
+                waited_s = max(timeout_s, min(now_s - begun_s, patience_s))
+                raise self.overdue(f"no response to {name} within {waited_s:.3g} s", waited_s)
+        return self.read(sent.response.result(), sent, response_type)
 
     def overdue(self, reason: str, waited_s: float) -> ConnectionFailed:
         """What to raise for a response that did not come in this time.

@@ -147,6 +147,40 @@ def test_a_server_that_sends_something_is_not_given_up(monkeypatch: pytest.Monke
     assert connected(story, versions=(0, VERSION)) == []
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("ends", ["whole", "late", "silent"])
+def test_a_response_may_take_longer_as_long_as_it_arrives(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr("quorumd.client.connection.SILENT_S", 0.4)
+
+    async def story(connection: ClientConnection, peer: Peer) -> None:
+        async def arrive() -> None:
+            for byte in response_to(0)[: 7 if ends == "silent" else None]:
+                await asyncio.sleep(0.05)
+                connection.data_received(bytes([byte]))
+
+        arriving = asyncio.create_task(arrive())
+        asked = connection.request(
+            ListOffsetsRequest(),
+            ListOffsetsResponse,
+            timeout_s=0.1,
+            patience_s=0.5 if ends == "late" else 60,
+        )
+        begun = time.monotonic()
+        if ends == "whole":
+            assert (await asked).throttle_time_ms == 0
+            assert connection.is_open
+        else:
+            with pytest.raises(ConnectionFailed, match="no response to ListOffsets within"):
+                await asked
+            assert not connection.is_open
+            assert 0.5 <= time.monotonic() - begun < 30
+        arriving.cancel()
+
+    assert connected(story, versions=(0, VERSION)) == []
+
+
 def test_the_first_reason_is_the_one_that_is_told() -> None:
     async def story(connection: ClientConnection, peer: Peer) -> None:
         connection.data_received(b"HTTP/1.1 400 Bad Request\r\n")

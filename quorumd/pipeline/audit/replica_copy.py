@@ -25,7 +25,7 @@ from quorumd.storage.quorum_state import QuorumState, render_quorum_state
 from quorumd.wire.error_codes import ErrorCode
 
 CLIENT_ID = "quorumd-pipeline"
-FETCH_BYTES = 4 << 20
+FETCH_BYTES = 1 << 20
 SEGMENT_BYTES = 64 << 20
 LAG_S = 5.0
 """How long, all in all, a replica is waited for that has not heard yet of all that was committed."""
