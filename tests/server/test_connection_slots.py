@@ -473,3 +473,19 @@ def test_who_has_a_clients_slot_for_want_of_another_is_not_identified_by_api_ver
     assert node.slots.identify(caller, API_VERSIONS, "raft-client-9") == (True, False)
     assert node.slots.identify(caller, FETCH, "raft-client-9") == (True, True)
     assert (node.counts[OBSERVER], node.counts[CLIENT]) == (OBSERVER_MAX, 1)
+
+
+def test_who_is_identified_once_stays_it_whatever_it_asks() -> None:
+    node = NodeSlots()
+    caller = node.replica(2)
+    assert node.slots.identify(caller, API_VERSIONS, "raft-client-2") == (True, True)
+    assert node.quorum.connected == [2]
+
+
+def test_a_peer_for_which_there_is_only_a_clients_slot_is_not_connected() -> None:
+    node = NodeSlots()
+    for _ in range(PEER_MAX):
+        node.replica(1, in_flight=1)
+    before = list(node.quorum.connected)
+    assert node.slots.identify(node.enter(), API_VERSIONS, "raft-client-1") == (True, False)
+    assert (node.counts[CLIENT], node.quorum.connected) == (1, before)

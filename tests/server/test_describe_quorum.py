@@ -137,6 +137,20 @@ def test_a_leader_under_this_nodes_id_is_the_other_disk() -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
+def test_own_software_alone_is_told_the_target_of_a_reassignment(version: int) -> None:
+    view = FixedView(target_voters=(1, 2, 4))
+    for is_own, target in ((True, (1, 2, 4)), (False, None)):
+        answer = describe_quorum(view, asks(), version, "CLIENT", is_own=is_own)
+        assert answer.topics[0].partitions[0].target_voters == target
+
+
+def test_a_leader_that_does_not_say_where_it_is_reached_is_where_the_voters_say() -> None:
+    view = FixedView(is_leader=False, leader_endpoints=())
+    own = decoded_again(describe_quorum(view, asks(), 2, "CLIENT", is_own=True), 2)
+    assert [node.node_id for node in own.nodes if node.listeners] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("version", range(3))
 def test_another_node_names_the_leader_with_its_refusal(version: int) -> None:
     view = FixedView(is_leader=False, leader_id=3, leader_endpoints=endpoints(3))
     answer = decoded_again(describe_quorum(view, asks(), version, "CLIENT"), version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -11,12 +12,14 @@ from uuid import UUID
 import pytest
 
 from quorumd.raft.log_view import LogView
+from quorumd.server.disk.log_reader import LogReader
 from quorumd.server.model.topic import METADATA
 from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_limits import MAX_IN_FLIGHT_BYTES
 from quorumd.server.net.connection_state import ConnectionState
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.requests import fetch as consume
+from quorumd.storage.errors import OffsetNotInLog
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.fetch import (
     FetchRequest,
@@ -166,6 +169,7 @@ def test_a_request_without_topics_is_answered(tmp_path: Path, version: int) -> N
         ({"epoch": 6}, 11, 75),
         ({"epoch": 5}, 11, 0),
         ({"epoch": -7}, 11, 0),
+        ({"topic": "another", "isolation_level": 2}, 11, 3),
     ],
 )
 def test_what_is_not_there_has_its_error(
@@ -215,6 +219,15 @@ def test_a_consumer_whose_last_record_is_in_the_log_reads_on(tmp_path: Path, ver
         assert offsets(row) == [3, 4, 5, 6, 7]
 
     with_bench(tmp_path, work, committed_offset=8)
+
+
+def test_a_consumer_that_has_read_an_epoch_to_its_end_reads_on(tmp_path: Path) -> None:
+    async def work(at: Bench) -> None:
+        row = only(await at.fetch(consumer(5, version=12, last_epoch=4), 12))
+        assert (row.error_code, row.diverging_epoch.end_offset) == (0, -1)
+        assert offsets(row) == [5, 6, 7, 8, 9]
+
+    with_bench(tmp_path, work)
 
 
 @pytest.mark.parametrize("version", [12, 18])
@@ -452,6 +465,20 @@ def test_what_is_being_read_when_leadership_ends_does_not_wait_for_more(tmp_path
         answer = await at.fetch(consumer(5, min_bytes=1 << 20, max_wait_ms=LONG_MS))
         assert seen
         assert only(answer).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    with_bench(tmp_path, work, is_cached=False)
+
+
+@pytest.mark.pure
+def test_what_is_deleted_or_cut_off_before_it_is_read_is_no_failure_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(_: LogReader, offset: int, size: int, end: int, done: Callable[..., None]) -> None:
+        done(OffsetNotInLog(offset, 7, 10))
+
+    async def work(at: Bench) -> None:
+        monkeypatch.setattr(LogReader, "read", read)
+        assert only(await at.fetch(consumer(5))).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
     with_bench(tmp_path, work, is_cached=False)
 

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from quorumd.server.net.connection_state import CloseReason
-from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
+from quorumd.server.net.inbound_request import NO_KEY, InboundRequest, RequestConnection, head_of
 from quorumd.wire.errors import MalformedMessage
 
 
@@ -45,3 +45,9 @@ def test_a_request_that_fails_ends_its_connection(
         request.respond((b"response",))
     request.fail(error)
     assert connection.closed == [("now" if has_response else "behind", closed)]
+
+
+def test_a_head_of_just_its_size_is_read_and_a_shorter_one_is_none() -> None:
+    frame = b"\0\x12\0\4\0\0\0\7"
+    assert head_of(frame) == (18, 4, 7)
+    assert head_of(frame[:-1]) == (NO_KEY, NO_KEY, 0)

@@ -114,6 +114,19 @@ def test_without_a_leader_the_partition_says_so_and_nodes_are_still_named() -> N
     assert (answer.controller_id, len(answer.brokers)) == (-1, 3)
 
 
+def test_the_id_0_leads_like_any_other() -> None:
+    view = FixedView(
+        local=voter(0).key,
+        leader_id=0,
+        leader_endpoints=endpoints(0),
+        voters=VoterSet.of([voter(0), voter(1)]),
+    )
+    answer = decoded_again(metadata(view, by_name(TOPIC), 13, "CLIENT"), 13)
+    (partition,) = answer.topics[0].partitions
+    assert (answer.controller_id, partition.error_code, partition.leader_id) == (0, 0, 0)
+    assert describe_cluster(view, DescribeClusterRequest(), "CLIENT").controller_id == 0
+
+
 def test_a_leader_without_endpoint_on_the_listener_is_no_leader_there() -> None:
     only_inside = (Endpoint("CONTROLLER", "h", 1), Endpoint("REPLICATION", "h", 2))
     voters = VoterSet.of([voter(1), Voter(ReplicaKey(2, UUID(int=1002)), only_inside)])

@@ -186,7 +186,7 @@ async def epoch_end(
 @pytest.mark.parametrize("version", [2, 3, 4])
 @pytest.mark.parametrize(
     ("epoch", "found"),
-    [(4, (4, 5)), (5, (5, 8)), (3, (3, 0)), (6, (-1, -1)), (-1, (-1, -1))],
+    [(4, (4, 5)), (5, (5, 8)), (3, (3, 0)), (0, (0, 0)), (6, (-1, -1)), (-1, (-1, -1))],
 )
 def test_where_an_epoch_ends_is_bounded_by_what_is_committed(
     tmp_path: Path, version: int, epoch: int, found: tuple[int, int]

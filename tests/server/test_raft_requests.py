@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -20,7 +19,7 @@ from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
 from quorumd.server.requests.raft_requests import RaftRequestHandler, ServedSnapshots
 from quorumd.server.translate.fetch import FETCH_MAX_BYTES
 from quorumd.storage.errors import OffsetNotInLog
-from quorumd.storage.snapshot_store import SnapshotStore
+from quorumd.storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
 from quorumd.wire.codec import decode, encode
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.fast import FastFetch
@@ -99,13 +98,15 @@ class Bench:
     connection: Connection = field(default_factory=Connection)
     reserved_bytes: int = 0
     """When the rules were asked."""
+    served: list[tuple[Any, ...]] = field(default_factory=list)
+    damaged: list[SnapshotId] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.handler = RaftRequestHandler(
             METADATA,
             cast(Reader, self),
             cast(SnapshotStore, self.store),
-            cast(ServedSnapshots, SimpleNamespace(serve=lambda *asked: True)),
+            cast(ServedSnapshots, self),
             Metrics(),
             self._handle,
             1000,
@@ -132,7 +133,20 @@ class Bench:
         self.reads.append((offset, max_bytes, end_offset, done))
 
     def run(self, action: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        done(action())
+        try:
+            outcome = action()
+        except Exception as error:
+            outcome = error
+        done(outcome)
+
+    # -- as the served snapshots
+
+    def serve(self, *asked: Any) -> bool:
+        self.served.append(asked)
+        return True
+
+    def on_damage(self, snapshot: SnapshotId, problem: str) -> None:
+        self.damaged.append(snapshot)
 
 
 def fetched(**more: Any) -> FetchReply:
@@ -200,6 +214,57 @@ def test_a_replica_whose_log_is_too_old_is_sent_to_the_snapshot() -> None:
     assert (named.end_offset, named.epoch) == SNAPSHOT
 
 
+def snapshot_reply() -> SnapshotReply:
+    return SnapshotReply(epoch=3, leader_id=1, leader_endpoints=(), snapshot=SNAPSHOT)
+
+
+def ask_for_snapshot(bench: Bench, max_bytes: int = 1000) -> None:
+    partition = FetchSnapshotRequestPartition(
+        partition=0,
+        current_leader_epoch=3,
+        snapshot_id=FetchSnapshotRequestSnapshotId(
+            end_offset=SNAPSHOT.end_offset, epoch=SNAPSHOT.epoch
+        ),
+        position=7,
+    )
+    topic = FetchSnapshotRequestTopic(name=METADATA.name, partitions=(partition,))
+    message = FetchSnapshotRequest(replica_id=-1, max_bytes=max_bytes, topics=(topic,))
+    bench.handler.fetch_snapshot(bench.request(59, 1, encode(message, 1)))
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "is_damage"),
+    [
+        (PositionOutOfRange(7, 5), ErrorCode.POSITION_OUT_OF_RANGE, False),
+        (SnapshotNotFound(SNAPSHOT), ErrorCode.SNAPSHOT_NOT_FOUND, True),
+    ],
+)
+def test_what_a_snapshot_does_not_have_is_told_with_its_error(
+    error: Exception, code: ErrorCode, is_damage: bool
+) -> None:
+    class Store:
+        def read(self, snapshot: SnapshotId, position: int, max_bytes: int) -> bytes:
+            raise error
+
+    bench = Bench(snapshot_reply(), Store())
+    ask_for_snapshot(bench)
+    (response,) = bench.connection.sent
+    row = response.topics[0].partitions[0]
+    assert (row.error_code, bytes(row.unaligned_records)) == (code, b"")
+    assert [position for *_, position in bench.served] == [7]
+    assert bench.damaged == [SNAPSHOT] * is_damage
+
+
+def test_no_request_is_kept_that_has_its_reply() -> None:
+    bench = Bench(fetched(snapshot=SNAPSHOT))
+    ask_for_records(bench)
+    bench.reply = snapshot_reply()
+    bench.reply.snapshot = None
+    ask_for_snapshot(bench)
+    assert len(bench.connection.sent) == 2
+    assert (bench.handler._fetches, bench.handler._asked) == ({}, {})
+
+
 @pytest.mark.parametrize(
     ("asked", "read"), [(2**31 - 1, FETCH_MAX_BYTES), (1000, 1000), (0, 0), (-1, 0)]
 )
@@ -214,19 +279,8 @@ def test_of_a_snapshot_no_more_is_read_at_once_than_of_the_log(asked: int, read:
         def size_bytes(self, snapshot: SnapshotId) -> int:
             return 100
 
-    reply = SnapshotReply(epoch=3, leader_id=1, leader_endpoints=(), snapshot=SNAPSHOT)
-    bench = Bench(reply, Store())
-    partition = FetchSnapshotRequestPartition(
-        partition=0,
-        current_leader_epoch=3,
-        snapshot_id=FetchSnapshotRequestSnapshotId(
-            end_offset=SNAPSHOT.end_offset, epoch=SNAPSHOT.epoch
-        ),
-        position=7,
-    )
-    topic = FetchSnapshotRequestTopic(name=METADATA.name, partitions=(partition,))
-    message = FetchSnapshotRequest(replica_id=-1, max_bytes=asked, topics=(topic,))
-    bench.handler.fetch_snapshot(bench.request(59, 1, encode(message, 1)))
+    bench = Bench(snapshot_reply(), Store())
+    ask_for_snapshot(bench, asked)
     assert reads == [(7, read)]
     assert bench.reserved_bytes == read
     (response,) = bench.connection.sent

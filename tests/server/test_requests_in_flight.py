@@ -13,7 +13,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup
 from quorumd.server.net.connection_state import CloseReason, ConnectionState
-from quorumd.server.net.requests_in_flight import FULL_NS_MAX, READ_BYTES
+from quorumd.server.net.requests_in_flight import FULL_NS_MAX, READ_BYTES, RequestsInFlight
 from tests.server.bare_connection import Keeping, Transport
 from tests.server.test_turns import VoterTwo
 from tests.support.serving import request_frame
@@ -217,3 +217,52 @@ def test_those_for_which_there_was_no_room_are_looked_at_again_though_nothing_en
     loop.run_until_complete(asyncio.sleep(0.3))
     assert all(each.state is OPEN for each in node.connections)
     group.requests.size_bytes = 0
+
+
+class Paused:
+    """A connection that asks for room as one does that is read from again."""
+
+    def __init__(self, held: RequestsInFlight[Paused]) -> None:
+        self.held = held
+        self.is_read = False
+
+    @property
+    def request_bytes(self) -> int:
+        return 0
+
+    def resume_reading_soon(self) -> None:
+        self.is_read = self.held.has_room_for(self)
+
+    def abort(self, closed: CloseReason, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+def test_there_is_room_again_when_half_of_it_is_free(loop: asyncio.AbstractEventLoop) -> None:
+    held: RequestsInFlight[Paused] = RequestsInFlight(loop, 100)
+    held.size_bytes = 60
+    paused = Paused(held)
+    paused.resume_reading_soon()
+    for left, is_read in ((51, False), (50, True)):
+        held.remove(held.size_bytes - left)
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        assert paused.is_read is is_read
+
+
+def test_who_finds_no_room_after_all_waits_again(loop: asyncio.AbstractEventLoop) -> None:
+    class Greedy(Paused):
+        def resume_reading_soon(self) -> None:
+            super().resume_reading_soon()
+            self.held.size_bytes += 2 * READ_BYTES * self.is_read
+
+    held: RequestsInFlight[Paused] = RequestsInFlight(loop, 4 * READ_BYTES)
+    held.size_bytes = 3 * READ_BYTES
+    greedy, paused = Greedy(held), Paused(held)
+    greedy.resume_reading_soon()
+    paused.resume_reading_soon()
+    for ended, read in ((2, (True, False)), (3, (True, True))):
+        held.remove(ended * READ_BYTES)
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        held._resume()
+        assert (greedy.is_read, paused.is_read) == read

@@ -15,7 +15,14 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup
 from quorumd.server.net.inbound_request import WAITS, InboundRequest, Steps
-from quorumd.server.net.turns import SHARE_NS, TURN_NS, LongRequest, Turns
+from quorumd.server.net.turns import (
+    QUICK_BYTES_MAX,
+    SHARE_NS,
+    TURN_NS,
+    LongRequest,
+    Turns,
+    is_quick,
+)
 from quorumd.wire.errors import MalformedMessage
 from tests.server.bare_connection import Transport
 from tests.support.serving import answer_frame, request_frame
@@ -285,3 +292,22 @@ def test_malformed_bytes_behind_requests_that_wait_close_after_them(
 
 def fake(correlation_id: int) -> InboundRequest:
     return InboundRequest(cast("Connection", None), 0, 0, correlation_id, b"", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "size", "expected"),
+    [(VOTE, QUICK_BYTES_MAX, True), (VOTE, QUICK_BYTES_MAX + 1, False), (METADATA, 100, False)],
+)
+def test_a_request_is_quick_by_its_key_and_up_to_its_size(
+    key: int, size: int, expected: bool
+) -> None:
+    frame = request_frame(1, key=key)
+    assert is_quick(frame + bytes(size - len(frame))) is expected
+
+
+def test_one_has_its_share_and_no_more_than_is_left_of_the_turn() -> None:
+    loop = asyncio.new_event_loop()
+    turns = Turns(loop)
+    assert turns.share(1_000) == 1_000 + SHARE_NS
+    assert turns.share(TURN_NS) == 1_000 + TURN_NS
+    loop.close()

@@ -44,6 +44,15 @@ def test_who_has_sent_nothing_for_longest_goes_first() -> None:
     assert unsent.total_bytes == 0
 
 
+def test_what_is_left_of_one_that_is_gone_counts_no_more() -> None:
+    unsent: UnsentResponses[Aborted] = UnsentResponses(max_bytes=100)
+    connection = Aborted()
+    unsent.add(connection, 90)
+    unsent.remove(connection, 60)
+    unsent.forget(connection)
+    assert unsent.total_bytes == 0
+
+
 def test_one_that_holds_too_much_alone_goes_too() -> None:
     unsent: UnsentResponses[Aborted] = UnsentResponses(max_bytes=100)
     other, greedy = Aborted(), Aborted()
