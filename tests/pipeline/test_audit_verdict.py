@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from quorumd.pipeline.audit.compare import Difference
+from quorumd.pipeline.audit.compare import Difference, EpochChange
 from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
 from quorumd.pipeline.audit.run import BadReplicas, _labels, _tidied
 from quorumd.pipeline.audit.scan import ScannedReplica
-from quorumd.pipeline.audit.structure import ContiguousBatches, _is_misplaced
+from quorumd.pipeline.audit.structure import ContiguousBatches, _is_misplaced, _is_whole_batch
 from quorumd.pipeline.audit.verdict import reach_verdict
-from quorumd.pipeline.files import Replica
+from quorumd.pipeline.files import FilePlan, Replica
+from quorumd.pipeline.files.replicas import Snapshot
+from tests.storage.helpers import batch
 
 
 def replicas(count: int) -> list[ScannedReplica]:
@@ -78,6 +83,50 @@ def test_of_differences_one_behind_the_other_any_records_that_differ_count(
     assert [(each.kind, each.offset, each.end_offset) for each in found] == [(kind, 10, 12)]
 
 
+OLDER, NEWER = ([EpochChange(0, 0, 50, epoch)] for epoch in (3, 5))
+APART = Difference(50, 100, ((0,), (1,)), (3, 5), False)
+"""Replica 0 ends with records of epoch 3 where replica 1 has those of epoch 5."""
+
+
+@pytest.mark.parametrize(
+    ("only_epoch", "committed", "is_tail"),
+    [(False, 60, True), (True, 50, True), (True, 51, False)],
+)
+def test_the_same_records_in_another_epoch_are_a_tail_only_where_nothing_is_committed(
+    only_epoch: bool, committed: int, is_tail: bool
+) -> None:
+    apart = [APART._replace(only_epoch=only_epoch)]
+    found = reach_verdict(replicas(2), apart, [OLDER, NEWER], committed)
+    assert [tail.replica for tail in found.tails] == [0] * is_tail
+    kind = FindingKind.UNCOMMITTED_TAIL if is_tail else FindingKind.DIFFERENT_EPOCH
+    assert [each.kind for each in found.findings] == [kind]
+
+
+def test_of_logs_that_end_with_the_same_epoch_none_has_a_tail() -> None:
+    apart = [APART._replace(epochs=(5, 4))]
+    found = reach_verdict(replicas(2), apart, [NEWER, NEWER], 0)
+    assert (found.tails, [each.kind for each in found.findings]) == (
+        [],
+        [FindingKind.DIFFERENT_RECORDS],
+    )
+
+
+@pytest.mark.parametrize("snapshot_end", [None, 150])
+def test_a_copied_snapshot_takes_the_place_of_a_log_whatever_was_committed_of_that(
+    snapshot_end: int | None,
+) -> None:
+    older, newer = replicas(2)
+    older.applied_offset = 51
+    if snapshot_end is not None:
+        path = Path("s")
+        snapshot = Snapshot(
+            path=path, end_offset=snapshot_end, epoch=5, replica_id=None, storage_id=None
+        )
+        older.replica = replace(older.replica, snapshots=(snapshot,))
+    found = reach_verdict([older, newer], [APART], [OLDER, NEWER], 51)
+    assert [tail.replica for tail in found.tails] == [0] * (snapshot_end is not None)
+
+
 def finding(kind: FindingKind, offset: int, end: int, *names: str) -> AuditFinding:
     return AuditFinding(kind=kind, offset=offset, end_offset=end, replicas=names, what="what")
 
@@ -134,3 +183,22 @@ def test_batches_with_other_offsets_are_as_many_as_are_missing(
     before, after = ContiguousBatches(0, 10, 0, 10), ContiguousBatches(20, 30, 15, 20)
     here = ContiguousBatches(10, 20, 20, end)
     assert _is_misplaced(before, here, after) is is_misplaced
+
+
+@pytest.mark.parametrize(
+    ("position", "offset", "is_whole"), [(100, 7, True), (100, 6, False), (100, 8, False)]
+)
+def test_a_bad_batch_at_the_end_is_whole_if_it_is_the_next_and_the_file_ends_with_it(
+    tmp_path: Path, position: int, offset: int, is_whole: bool
+) -> None:
+    data = batch(offset)
+    path = tmp_path / "segment"
+    last = ContiguousBatches(0, position, 0, 7)
+
+    def judged(position: int) -> bool:
+        path.write_bytes(bytes(position) + data)
+        tail = SimpleNamespace(position=position, size_bytes=len(data))
+        return _is_whole_batch(cast(FilePlan, SimpleNamespace(path=path, tail=tail)), last)
+
+    assert judged(position) is is_whole
+    assert not judged(1024 - len(data)), "at the end of a sector the rest may be lost"
