@@ -145,7 +145,7 @@ def test_own_software_alone_is_told_the_target_of_a_reassignment(version: int) -
 
 
 def test_a_leader_that_does_not_say_where_it_is_reached_is_where_the_voters_say() -> None:
-    view = FixedView(is_leader=False, leader_endpoints=())
+    view = FixedView(is_leader=False, leader_id=1, leader_endpoints=())
     own = decoded_again(describe_quorum(view, asks(), 2, "CLIENT", is_own=True), 2)
     assert [node.node_id for node in own.nodes if node.listeners] == [1, 2, 3]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,11 +14,12 @@ from quorumd.raft.status import DownloadProgress
 from quorumd.raft.types import SnapshotId
 from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
 from quorumd.server.model.snapshot_builds import BuildResult
-from quorumd.server.requests.take_snapshot import take_snapshot
+from quorumd.server.requests.take_snapshot import SnapshotTaker, take_snapshot
 from quorumd.server.snapshots.manager import CLEAN_INTERVAL_S, RETRY_MIN_S
 from quorumd.server.snapshots.retention import SEGMENTS_AT_ONCE
 from quorumd.storage.layout import part_path
 from quorumd.storage.snapshot_file import SnapshotFacts
+from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
 from tests.server.test_snapshot_manager import NEW, OLD, OTHER, Bench, taken, write_snapshot
 from tests.storage.helpers import DIRECTORY, START_MS
@@ -154,6 +155,15 @@ def test_a_request_that_has_its_snapshot_has_no_alarm_any_more(bench: Bench) -> 
     assert bench.alarm_count == before + 1
     bench.built(SnapshotId(30, 1))
     assert ([each.end_offset for each in responses], bench.alarm_count) == ([30], before)
+
+
+def test_a_request_whose_snapshot_fails_is_told_why(bench: Bench) -> None:
+    responses: list[TakeSnapshotResponse] = []
+    failing = cast(SnapshotTaker, SimpleNamespace(take=lambda done: done("the disk is full")))
+    take_snapshot(failing, bench.runtime, TakeSnapshotRequest(timeout_ms=1000), responses.append)
+    (response,) = responses
+    assert response.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert response.error_message == "the disk is full"
 
 
 def test_a_copy_of_a_snapshot_that_is_gone_is_not_listed(bench: Bench) -> None:
