@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -13,13 +12,13 @@ import quorumd
 from quorumd.cli import backup as backup_command
 from quorumd.cli.main import run
 from quorumd.client.reading import RawFetched
-from quorumd.server.snapshots import manager
 from quorumd.storage.backup_manifest import BackupManifest, load_manifest
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.reader import find_files
 from quorumd.wire.records import iter_records
 from tests.storage.verifying import verified
 from tests.support.live_cluster import Cluster, running
+from tests.support.live_snapshots import SteadyCluster
 from tests.support.load import Load
 
 FORGETFUL = {
@@ -135,12 +134,6 @@ def test_a_quorum_that_is_suspended_half_way_is_waited_for(
     quorum.resume_all()
     quorum.wait_ready()
     load.wait_progress()
-
-
-class SteadyCluster(Cluster):
-    """Builds the next snapshot soon, however long the one before took on a busy machine."""
-
-    constants: ClassVar[Mapping[str, object]] = {f"{manager.__name__}.REST_MAX_S": 5.0}
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from quorumd.wire.messages.fetch_snapshot import (
 )
 from quorumd.wire.records import build_batch
 from tests.support.commands import quorumctl
-from tests.support.live_cluster import TOPIC, Cluster, running_cluster
-from tests.support.live_snapshots import files, path_of, put, take
+from tests.support.live_cluster import TOPIC, Cluster, running
+from tests.support.live_snapshots import SteadyCluster, files, path_of, put, take
 from tests.support.load import produce, produce_of
 from tests.support.raw_client import RawClient
 
@@ -40,7 +40,8 @@ COPYING = "copying the snapshot"
 @pytest.fixture(scope="module")
 def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three voters and an observer that keep as little history as they may."""
-    with running_cluster(tmp_path_factory.mktemp("quorum"), observers=1, settings=EAGER) as cluster:
+    folder = tmp_path_factory.mktemp("quorum")
+    with running(SteadyCluster(folder, observers=1, settings=EAGER)) as cluster:
         yield cluster
 
 

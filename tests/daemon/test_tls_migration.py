@@ -47,7 +47,8 @@ class OlderCluster(SecureCluster):
     def start(self, *nodes: int) -> None:
         for node in nodes or self.ids:
             if node in self.older:
-                self.start_with(node, environ=self._release.environ)
+                release = self._release
+                self.start_with(node, command=release.command, environ=release.environ)
             else:
                 super().start(node)
 

@@ -111,18 +111,24 @@ def test_a_node_that_is_configured_beside_controllers_neither_campaigns_nor_vote
 def test_a_controllers_directory_is_refused_whether_it_runs_or_not(
     kafka: KafkaQuorum, tmp_path: Path
 ) -> None:
-    theirs, stopped = kafka.controllers[1].data_folder, tmp_path / "stopped"
-    shutil.copytree(theirs, stopped)
+    leader = kafka.wait_leader()
+    follower = next(each for node_id, each in kafka.controllers.items() if node_id != leader)
+    theirs, stopped = follower.data_folder, tmp_path / "stopped"
     node = Cluster(tmp_path, size=1)
-    for storage_dir, refusal in ((theirs, "such as a Kafka node"), (stopped, ADVICE)):
-        before = {path: path.stat().st_ino for path in storage_dir.rglob("*.index")}
-        assert before
-        node.write_config(1, {"storage.dir": storage_dir})
-        node.start_with(1)
-        ended = node.wait_exit(1)
-        assert ended.exit_code == 1, ended.output
-        assert refusal in ended.output
-        assert {path: path.stat().st_ino for path in storage_dir.rglob("*.index")} == before
+    follower.suspend()  # It has its locks, and begins no segment of its own meanwhile.
+    try:
+        shutil.copytree(theirs, stopped)
+        for storage_dir, refusal in ((theirs, "such as a Kafka node"), (stopped, ADVICE)):
+            before = {path: path.stat().st_ino for path in storage_dir.rglob("*.index")}
+            assert before
+            node.write_config(1, {"storage.dir": storage_dir})
+            node.start_with(1)
+            ended = node.wait_exit(1)
+            assert ended.exit_code == 1, ended.output
+            assert refusal in ended.output
+            assert {path: path.stat().st_ino for path in storage_dir.rglob("*.index")} == before
+    finally:
+        follower.resume()
     kafka.wait_leader()
 
 

@@ -202,13 +202,19 @@ class Cluster:
                 )
 
     def start_with(
-        self, node: int, *, prefix: Sequence[str] = (), environ: Mapping[str, str] | None = None
+        self,
+        node: int,
+        *,
+        prefix: Sequence[str] = (),
+        command: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
     ) -> None:
-        """Start a node by its command, perhaps under another (strace) or with more in its environment."""
+        """Start a node by the installed command, or this one, perhaps under another (strace) or with more in
+        its environment."""
         with self._output_path(node).open("ab") as output:
-            quorumd_start = [str(Path(sys.executable).with_name("quorumd")), "start"]
+            quorumd = command or [str(Path(sys.executable).with_name("quorumd"))]
             self._processes[node] = subprocess.Popen(
-                [*prefix, *quorumd_start, "--config", str(self.config_path(node))],
+                [*prefix, *quorumd, "start", "--config", str(self.config_path(node))],
                 env={**os.environ, **(environ or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

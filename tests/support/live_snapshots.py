@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 import quorumd
 from quorumd.raft.types import SnapshotId
+from quorumd.server.snapshots import manager
 from quorumd.storage.layout import is_part, parse_snapshot_name, snapshot_path
 from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
 from tests.support.live_cluster import Cluster
 
 VALUE = b"x" * 100
+
+
+class SteadyCluster(Cluster):
+    """Builds the next snapshot soon, however long the one before took on a busy machine."""
+
+    constants: ClassVar[Mapping[str, object]] = {f"{manager.__name__}.REST_MAX_S": 5.0}
 
 
 def put(
