@@ -78,6 +78,7 @@ test: $(DEV_READY)
 # So that no test's time limit covers it. Last: the tests in the form in which each of the processes loads them.
 test-needs: $(DEV_READY)
 	@$(BIN)/python -m tests.support.kafka_jars
+	@$(BIN)/python -m tests.support.kafka_classes
 	@$(BIN)/python -m tests.pipeline.spark_kafka_jars
 	@$(BIN)/python -m tests.pipeline.quick_start
 	@$(BIN)/python -m tests.deploy.prometheus

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.authority import Authority
-from tests.support.kafka_jars import KAFKA_VERSION, java_command, run_java
+from tests.support.kafka_jars import KAFKA_VERSION, SERVER, java_command, run_java
 from tests.support.ports import free_port
 
 CLUSTER_ID = "cXVvcnVtZC10ZXN0LTAwMQ"
@@ -39,6 +39,7 @@ class KafkaController:
         self.bootstrap_servers = self.address
         self.extra = dict(extra or {})
         self.version = KAFKA_VERSION
+        self.java_options: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -96,11 +97,12 @@ class KafkaController:
     def launch(self) -> None:
         """Starts the process, without waiting for anything."""
         command = java_command(
-            "kafka.Kafka",
+            SERVER,
             str(self._properties_file),
             properties={"kafka.test.level": "info", "kafka.logs.dir": str(self.folder)},
             version=self.version,
         )
+        command[1:1] = self.java_options
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
                 command,

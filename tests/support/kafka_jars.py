@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 
 KAFKA_VERSION = "4.3.1"
+SERVER = "kafka.Kafka"
+"""The class that a controller or a broker is; all others are tools."""
 OTHER_VERSIONS = ("3.9.1", "4.1.0", "4.4.0")
 """The oldest whose controllers a node can stand beside, one in the middle, and the newest."""
 JAVA_VERSION_MIN = 17
@@ -91,8 +93,8 @@ def java_command(
     """
     defined = {"log4j2.configurationFile": str(_LOG_CONFIGURATION), **(properties or {})}
     options = [f"-D{name}={value}" for name, value in defined.items()]
-    if version == KAFKA_VERSION and _class_archive().is_file():
-        options.append(f"-XX:SharedArchiveFile={_class_archive()}")
+    if version == KAFKA_VERSION and class_archive(main_class).is_file():
+        options.append(f"-XX:SharedArchiveFile={class_archive(main_class)}")
     class_path = f"{kafka_libs(version)}/*"
     return [
         "java",
@@ -104,28 +106,6 @@ def java_command(
         main_class,
         *arguments,
     ]
-
-
-def archive_classes() -> None:
-    """Keep the classes that Kafka's tools load in a form that a JVM maps: it halves their start.
-
-    Does nothing if that was done before. An archive of other jars or another JVM is not used.
-    """
-    path = _class_archive()
-    if path.exists():
-        return
-    new = path.with_name(f"{path.name}.{os.getpid()}")
-    command = java_command(
-        "org.apache.kafka.tools.ConsoleProducer",
-        "--bootstrap-server",
-        "127.0.0.1:9",
-        "--topic",
-        "x",
-    )
-    command.insert(1, f"-XX:ArchiveClassesAtExit={new}")
-    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False)
-    if new.exists():
-        new.rename(path)
 
 
 def run_java(
@@ -159,8 +139,10 @@ def _server_jar(version: str) -> str:
     return f"kafka_2.13-{version}.jar"
 
 
-def _class_archive() -> Path:
-    return _CACHE / f"{KAFKA_VERSION}-java{_java_version()}.jsa"
+def class_archive(main_class: str) -> Path:
+    """Where the classes of such programs are kept in a form that a JVM maps; `kafka_classes` makes it."""
+    kind = "server" if main_class == SERVER else "tools"
+    return _CACHE / f"{KAFKA_VERSION}-java{_java_version()}-{kind}.jsa"
 
 
 @functools.cache
@@ -215,6 +197,5 @@ if __name__ == "__main__":  # before the tests, so that no test's time limit cov
     missing = missing_tools()
     print(f"Java tests: {missing or kafka_libs()}")
     if missing is None:
-        archive_classes()
         for other_version in OTHER_VERSIONS:
             kafka_libs(other_version)
