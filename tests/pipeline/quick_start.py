@@ -1,17 +1,22 @@
-"""Spark's Java started for half the processor time: one compiler, and classes from an archive that it maps.
+"""Spark's processes started for half the processor time.
 
-The archive is made once, into `.cache/spark-classes`. A JVM whose jars are others does not use it.
+Java has one compiler, and classes from an archive that it maps; a JVM whose jars are others does not use it.
+Python's workers load the PySpark that is installed, and not a zip of its sources, which each of them would
+compile: SPARK_HOME is a folder of links to PySpark's without that zip. Both are made once, in
+`.cache/spark-classes`.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import MutableMapping
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from quorumd.pipeline.errors import JavaMissing
@@ -90,13 +95,32 @@ def _command_line(path: Path) -> bytes:
 
 
 def _archive() -> Path:
-    return _CACHE / f"{version('pyspark')}-java{find_java().version}.jsa"
+    return _CACHE / f"{_spark_home().name}-java{find_java().version}.jsa"
+
+
+def _spark_home() -> Path:
+    home = _CACHE / f"home-{version('pyspark')}-python3.{sys.version_info.minor}"
+    if not home.exists():
+        spec = find_spec("pyspark")
+        assert spec is not None
+        assert spec.origin is not None
+        installed = Path(spec.origin).parent
+        _CACHE.mkdir(parents=True, exist_ok=True)
+        new = Path(tempfile.mkdtemp(dir=_CACHE))
+        for name in ("bin", "jars", "sbin"):
+            (new / name).symlink_to(installed / name)
+        try:
+            new.rename(home)
+        except OSError:  # another process was first
+            shutil.rmtree(new)
+    return home
 
 
 def _use_options(options: str, folder: Path, environ: MutableMapping[str, str]) -> None:
     path = folder / "quick-start.conf"
     settings = {"spark.driver.extraJavaOptions": options, "spark.sql.shuffle.partitions": "2"}
     path.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    environ["SPARK_HOME"] = str(_spark_home())
     environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {path} pyspark-shell"
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 
 from quorumd.pipeline.tables.manifests import newest, table_files
@@ -274,10 +275,11 @@ def test_executors_without_quorumd_are_told_with_what_to_install(
     standalone: SparkCluster, tmp_path: Path
 ) -> None:
     python = tmp_path / "python"
-    # Another Python on the workers' hosts than on this one: without any package.
+    zips = ":".join(map(str, Path(pyspark.__file__).parent.glob("python/lib/*.zip")))
+    # Another Python on the workers' hosts than on this one: without any package but Spark's own.
     python.write_text(
         f"""#!/bin/sh
-case "$PWD" in {standalone.work}/*) exec {sys.executable} -S "$@" ;; esac
+case "$PWD" in {standalone.work}/*) PYTHONPATH={zips} exec {sys.executable} -S "$@" ;; esac
 exec {sys.executable} "$@"
 """
     )
