@@ -40,6 +40,21 @@ def java_options() -> str:
     return JAVA_OPTIONS + uses
 
 
+def pyspark_folder() -> Path:
+    """The PySpark that is installed, which is a SPARK_HOME as well."""
+    spec = find_spec("pyspark")
+    assert spec is not None, "PySpark is installed"
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def link_spark(folder: Path, *, without: str) -> None:
+    """Make an empty folder a SPARK_HOME that is PySpark's, but for one thing that may be in it."""
+    for path in sorted(pyspark_folder().iterdir()):
+        if path.name != without:
+            (folder / path.name).symlink_to(path)
+
+
 def start_quickly(folder: Path, environ: MutableMapping[str, str] = os.environ) -> None:
     """From now on PySpark starts its JVMs so, and the processes that inherit this environment do.
 
@@ -101,14 +116,9 @@ def _archive() -> Path:
 def _spark_home() -> Path:
     home = _CACHE / f"home-{version('pyspark')}-python3.{sys.version_info.minor}"
     if not home.exists():
-        spec = find_spec("pyspark")
-        assert spec is not None
-        assert spec.origin is not None
-        installed = Path(spec.origin).parent
         _CACHE.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(dir=_CACHE))
-        for name in ("bin", "jars", "sbin"):
-            (new / name).symlink_to(installed / name)
+        link_spark(new, without="python")
         try:
             new.rename(home)
         except OSError:  # another process was first

@@ -15,7 +15,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -237,15 +236,3 @@ def processes() -> list[Process]:
         if state not in "ZX":
             found.append(Process(int(path.name), session, command))
     return sorted(found)
-
-
-def linked_spark_home(folder: Path) -> Path:
-    """A SPARK_HOME that is PySpark's, but for what is written there: local-cluster does so."""
-    spec = find_spec("pyspark")
-    assert spec is not None, "PySpark is installed"
-    assert spec.origin is not None
-    folder.mkdir()
-    for path in sorted(Path(spec.origin).parent.iterdir()):
-        if path.name != "work":
-            (folder / path.name).symlink_to(path)
-    return folder

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 
 from quorumd.pipeline.tables.manifests import newest, table_files
 from quorumd.wire.records import Record
 from tests.pipeline import planting
 from tests.pipeline.filling import append, as_records, some_records
+from tests.pipeline.quick_start import link_spark, pyspark_folder
 from tests.pipeline.spark_cluster import (
     WAIT_S,
     SparkCluster,
-    linked_spark_home,
     running_spark,
     send,
 )
@@ -141,7 +140,9 @@ def test_the_tables_are_exactly_the_log_however_it_is_run(
     assert_tables_of(folder, log, live.wait_converged())
 
     log += append(live, some_records(100))
-    home = linked_spark_home(tmp_path / "spark")
+    home = tmp_path / "spark"
+    home.mkdir()
+    link_spark(home, without="work")  # which local-cluster writes
     batch = ["batch", "-b", live.bootstrap, "--output", folder, "--master", LOCAL_CLUSTER]
     assert_done(standalone.run("quorumd-pipeline", *batch, environ={"SPARK_HOME": str(home)}))
     assert_tables_of(folder, log, live.wait_converged())
@@ -275,7 +276,7 @@ def test_executors_without_quorumd_are_told_with_what_to_install(
     standalone: SparkCluster, tmp_path: Path
 ) -> None:
     python = tmp_path / "python"
-    zips = ":".join(map(str, Path(pyspark.__file__).parent.glob("python/lib/*.zip")))
+    zips = ":".join(map(str, pyspark_folder().glob("python/lib/*.zip")))
     # Another Python on the workers' hosts than on this one: without any package but Spark's own.
     python.write_text(
         f"""#!/bin/sh
