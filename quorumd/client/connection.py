@@ -109,12 +109,11 @@ class ClientConnection(asyncio.Protocol):
         begun_s, limit_s = self._loop.time(), timeout_s
         # Not awaited itself, which would end it with the first time limit.
         while not (await asyncio.wait((sent.response,), timeout=limit_s))[0]:
-            now_s = self._loop.time()
-            silent_s = now_s - self._silent_since_s
-            limit_s = min(SILENT_S - silent_s, begun_s + patience_s - now_s)
+            so_far_s = self._loop.time() - begun_s
+            limit_s = min(SILENT_S - self._silent_s(), patience_s - so_far_s)
             if limit_s <= 0:
                 name = type(message).__name__.removesuffix("Request")
-                waited_s = max(timeout_s, min(now_s - begun_s, patience_s))
+                waited_s = max(timeout_s, min(so_far_s, patience_s))
                 raise self.overdue(f"no response to {name} within {waited_s:.3g} s", waited_s)
         return self.read(sent.response.result(), sent, response_type)
 
@@ -123,11 +122,14 @@ class ClientConnection(asyncio.Protocol):
 
         The connection is ended if the server had SILENT_S to send anything, for this response or another.
         """
-        silent_s = self._loop.time() - self._silent_since_s
-        if max(waited_s, silent_s) < SILENT_S:
+        if max(waited_s, self._silent_s()) < SILENT_S:
             return ResponseOverdue(reason)
         self.fail(reason)
         return self._failed()
+
+    def _silent_s(self) -> float:
+        """How long the server has sent nothing while a response was waited for."""
+        return self._loop.time() - self._silent_since_s
 
     def send(self, message: Message, version: int) -> SentRequest:
         """Sends at `version` and returns at once. Raises ConnectionFailed if nothing can be sent.
