@@ -1,4 +1,4 @@
-"""Produce: batches of one turn of the event loop become one append; responses wait for the high watermark.
+"""Produce: batches that come one after the other become one append; responses wait for the high watermark.
 
 Each batch is checked as it arrives, the producer state finds duplicates, and the append is parked
 (`parked_appends`) until it is committed, its timeout is over, or leadership is lost. Promise: acknowledged
@@ -40,6 +40,8 @@ from quorumd.wire.fast import ProduceHead, parse_produce
 from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.produced import check_produced, timestamp_deltas
 
+GATHERED_MAX: Final = 32
+"""A turn of so many batches waits for no others: to check more takes as long as followers take to sync."""
 UNCOMMITTED_BYTES_MAX = 64 * 2**20
 """What clients may have appended beyond the high watermark before more is refused."""
 WAITING_BYTES: Final = 1000
@@ -92,6 +94,8 @@ class ProduceHandler:
         self._turn: list[PendingBatch] = []
         self._turn_ms: int
         """When its first batch came in, by the wall clock."""
+        self._gathered = 0
+        """How many batches of this turn have waited for others."""
         self._last_turn_size = 0
         self._duplicates: list[PendingAppend] = []
         """Duplicates and refused batches: both wait until a record before them is committed."""
@@ -171,7 +175,7 @@ class ProduceHandler:
         return None if head.acks in (-1, 0, 1) else ErrorCode.INVALID_REQUIRED_ACKS
 
     def _take_batch(self, batch: PendingBatch) -> Steps | None:
-        """Check a batch, or begin to; a good one is appended at the end of its turn of the event loop."""
+        """Check a batch, or begin to; a good one is appended at the end of its turn."""
         if not self._turn:  # for later batches of a turn the refusal is found at its end
             if self._is_refused(batch):
                 return None
@@ -255,16 +259,28 @@ class ProduceHandler:
     # -- the turn ends
 
     def _end_turn(self) -> None:
-        """Append the batches of this turn, unless leadership has ended meanwhile."""
+        """Append what has come once no more does, unless leadership has ended meanwhile.
+
+        Clients that were answered together send their next requests one after the other. Whose request
+        is appended a moment later waits until followers have synced the others'.
+        """
+        count = len(self._turn)
         refusal = self._target.append_refusal
-        if refusal is None:
+        if refusal is not None:
+            result = PartitionResult(error_code(refusal.error), refusal.reason)
+            for batch in self._take_turn():
+                self._responder.finish(batch, result)
+        elif self._gathered < count < GATHERED_MAX:
+            self._gathered = count
+            self._call_soon(self._end_turn)
+        else:
             self._append_turn()
-            return
+
+    def _take_turn(self) -> list[PendingBatch]:
         turn, self._turn = self._turn, []
+        self._gathered = 0
         self._last_turn_size = len(turn)
-        result = PartitionResult(error_code(refusal.error), refusal.reason)
-        for batch in turn:
-            self._responder.finish(batch, result)
+        return turn
 
     def _append_turn(self) -> None:
         """One append for the whole turn; the caller has just found no refusal.
@@ -272,8 +288,7 @@ class ProduceHandler:
         The batches are stamped with the offsets that the rules are about to give them: `take_batches`
         compares.
         """
-        turn, self._turn = self._turn, []
-        self._last_turn_size = len(turn)
+        turn = self._take_turn()
         epoch, base_offset = self._view.leader_epoch, self._view.log_end_offset
         judge = self._judge
         accepted: list[PendingBatch] = []

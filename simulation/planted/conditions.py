@@ -123,7 +123,7 @@ def _duplicates_are_judged(plant: Plant) -> None:
     "A leader that comes back judges by what it knew before, without what others have appended meanwhile.",
     caught_by=[SERIALIZABLE],
     seeds=192,
-    faults=frozenset({"isolate one"}),
+    faults=frozenset({"minority partition"}),
 )
 def _windows_outlive_leadership(plant: Plant) -> None:
     plant(ConditionJudge, "close", lambda judge: None)

@@ -123,7 +123,8 @@ class Leader(InMemoryPartition):
 
 
 class ProduceBench:
-    """`send` dispatches a request; `end_turn` lets the event loop come round."""
+    """`send` dispatches a request; `come_round` lets the event loop do so once, `end_turn` until nothing is
+    left to do."""
 
     def __init__(self, **settings: Any) -> None:
         self.clock = Clock()
@@ -171,10 +172,14 @@ class ProduceBench:
             pass
         return self._correlation_id
 
-    def end_turn(self) -> None:
+    def come_round(self) -> None:
         soon, self.soon[:] = list(self.soon), []
         for act in soon:
             act()
+
+    def end_turn(self) -> None:
+        while self.soon:
+            self.come_round()
 
     def append(self, message: ProduceRequest, version: int = 9) -> int:
         """Dispatch it, in a turn of its own."""

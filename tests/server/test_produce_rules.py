@@ -11,6 +11,7 @@ from crc32c import crc32c
 
 from quorumd.raft.errors import KafkaError, Refusal
 from quorumd.server.model.topic import METADATA
+from quorumd.server.requests.produce import GATHERED_MAX
 from quorumd.storage.log import ChunkSummary
 from quorumd.wire.batch_header import stamp
 from quorumd.wire.error_codes import ErrorCode
@@ -101,6 +102,41 @@ def test_after_a_turn_of_several_the_next_batch_waits_for_the_end_of_its_turn(
     assert [error for _, error, _ in at.rows()].count(LOST) == (2 if is_refused else 0)
     at.send(produce(batch()))
     assert (len(at.soon), at.partition.log_end_offset) == (1, end_offset)
+
+
+def test_a_turn_goes_on_while_more_comes(at: ProduceBench) -> None:
+    """Seven times something comes, and then nothing."""
+    for count in range(1, 8):
+        at.send(produce(batch()))
+        at.come_round()
+        assert (len(at.soon), at.partition.log_end_offset) == (1, 0), count
+    at.come_round()
+    assert (len(at.soon), at.partition.log_end_offset) == (0, 7)
+    assert len(at.partition.chunks) == 1, "one append"
+    at.send(produce(batch()))
+    at.come_round()
+    assert at.partition.log_end_offset == 7, "the next turn waits as this one did"
+    at.come_round()
+    assert at.partition.log_end_offset == 8
+
+
+def test_a_turn_of_many_is_appended_at_once(at: ProduceBench) -> None:
+    for _ in range(GATHERED_MAX - 1):
+        at.send(produce(batch()))
+    at.come_round()
+    assert at.partition.log_end_offset == 0, "one less waits for others"
+    at.send(produce(batch()))
+    at.come_round()
+    assert (len(at.soon), at.partition.log_end_offset) == (0, GATHERED_MAX)
+
+
+def test_a_turn_that_is_refused_waits_for_nothing(at: ProduceBench) -> None:
+    number = at.send(produce(batch()))
+    at.partition.append_refusal = NOT_LEADER
+    at.come_round()
+    assert at.rows() == [(number, LOST, -1)]
+    assert not at.soon
+    assert at.handler.parked_count == 0
 
 
 def test_a_turn_is_one_append_in_the_order_of_arrival(at: ProduceBench) -> None:
