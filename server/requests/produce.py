@@ -42,6 +42,8 @@ from quorumd.wire.produced import check_produced, timestamp_deltas
 
 GATHERED_MAX: Final = 32
 """A turn of so many batches waits for no others: to check more takes as long as followers take to sync."""
+GATHERED_S: Final = 0.001
+"""So long after the first of them came the batches of a turn wait for no others."""
 UNCOMMITTED_BYTES_MAX = 64 * 2**20
 """What clients may have appended beyond the high watermark before more is refused."""
 WAITING_BYTES: Final = 1000
@@ -264,14 +266,17 @@ class ProduceHandler:
         Clients that were answered together send their next requests one after the other. Whose request
         is appended a moment later waits until followers have synced the others'.
         """
-        count = len(self._turn)
+        turn = self._turn
         refusal = self._target.append_refusal
         if refusal is not None:
             result = PartitionResult(error_code(refusal.error), refusal.reason)
             for batch in self._take_turn():
                 self._responder.finish(batch, result)
-        elif self._gathered < count < GATHERED_MAX:
-            self._gathered = count
+        elif (
+            self._gathered < len(turn) < GATHERED_MAX
+            and self._runtime.monotonic_s() < turn[0].request.received_ns / 1e9 + GATHERED_S
+        ):
+            self._gathered = len(turn)
             self._call_soon(self._end_turn)
         else:
             self._append_turn()

@@ -130,6 +130,19 @@ def test_a_turn_of_many_is_appended_at_once(at: ProduceBench) -> None:
     assert (len(at.soon), at.partition.log_end_offset) == (0, GATHERED_MAX)
 
 
+@pytest.mark.parametrize(("round_s", "rounds"), [(0.0004, 3), (0.005, 1)])
+def test_a_turn_goes_on_for_a_millisecond_at_the_most(
+    at: ProduceBench, round_s: float, rounds: int
+) -> None:
+    """Where the event loop has much else to do, each of its turns takes long."""
+    for count in range(1, rounds + 1):
+        at.send(produce(batch()))
+        at.clock.now += round_s
+        at.come_round()
+        assert at.partition.log_end_offset == (count if count == rounds else 0)
+    assert not at.soon
+
+
 def test_a_turn_that_is_refused_waits_for_nothing(at: ProduceBench) -> None:
     number = at.send(produce(batch()))
     at.partition.append_refusal = NOT_LEADER
