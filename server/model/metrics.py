@@ -200,7 +200,7 @@ class Metrics:
         self.batch_bytes.observe_each(sizes_bytes)
 
     def count_appended(self, records: int, size_bytes: int) -> None:
-        """Appended as leader; once per turn of the event loop, not per batch."""
+        """Appended as leader; once per append, not per batch."""
         self.appended_records += records
         self.appended_bytes += size_bytes
         self.append_records.record(records)
