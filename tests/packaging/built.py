@@ -1,4 +1,4 @@
-"""Builds the distributions from what the Dockerfile copies, and installs a wheel beside nothing of ours.
+"""Builds the distributions from what the Dockerfile copies, and installs one beside nothing of ours.
 
 Nothing is downloaded: an installation sees what this Python has of the packages that the wheel's metadata
 asks for, and no other.
@@ -73,18 +73,23 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 
 class Installation:
-    """A virtual environment with a wheel and what it needs; its programs run in `folder`."""
+    """A virtual environment with a distribution and what it needs; its programs run in `folder`."""
 
-    def __init__(self, place: Path, wheel: Path, folder: Path, *, extra: str = "") -> None:
+    def __init__(self, place: Path, built: Path, folder: Path, *, extra: str = "") -> None:
         self._bin = place / "bin"
         self._folder = folder
         run([sys.executable, "-m", "venv", "--without-pip", str(place)], place.parent)
         pip = [sys.executable, "-m", "pip", "--python", str(self._bin / "python"), "install", "-q"]
-        run([*pip, "--no-index", "--no-deps", "--no-compile", str(wheel)], place.parent)
-        (site,) = place.glob("lib/python*/site-packages")
-        (metadata,) = site.glob("quorumd-*.dist-info/METADATA")
+        (self.site,) = place.glob("lib/python*/site-packages")
+        linked: set[str] = set()
+        if built.suffix != ".whl":
+            # pip builds it there, with the setuptools of this Python: isolated, it would download one.
+            _link_distributions(["setuptools"], "", self.site, linked)
+            pip.append("--no-build-isolation")
+        run([*pip, "--no-index", "--no-deps", "--no-compile", str(built)], place.parent)
+        (metadata,) = self.site.glob("quorumd-*.dist-info/METADATA")
         needed = Parser().parsestr(metadata.read_text()).get_all("Requires-Dist", [])
-        _link_distributions(needed, extra, site, set())
+        _link_distributions(needed, extra, self.site, linked)
 
     def run(self, program: str, *arguments: object, timeout_s: float = 60) -> str:
         """What a program of the installation prints; AssertionError with all of it if it fails."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tarfile
 from collections.abc import Iterator
+from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from readme_renderer import markdown
 import quorumd
 from tests.packaging.built import (
     REVISION,
+    ROOT,
     Installation,
     build,
     contents,
@@ -103,6 +105,12 @@ def modules_of(source: Path) -> set[str]:
     return {*files, "pyspark_quorumd.py", "quorumd/revision.txt"}
 
 
+def metadata_of(wheel: Path) -> Message:
+    files = contents(wheel)
+    (name,) = (name for name in files if name.endswith(".dist-info/METADATA"))
+    return Parser().parsestr(files[name].decode())
+
+
 def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(
     source: Path, wheel: Path
 ) -> None:
@@ -120,16 +128,32 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(
         assert name in published
     assert files["quorumd/revision.txt"].decode().strip() == REVISION
     assert f"{metadata}licenses/LICENSE" in files
-    about = Parser().parsestr(files[f"{metadata}METADATA"].decode())
-    assert (about["Version"], about["License-Expression"]) == (quorumd.__version__, "Apache-2.0")
+
+
+def test_the_metadata_says_what_the_package_is_and_where_it_runs(wheel: Path) -> None:
+    about = metadata_of(wheel)
+    assert (about["Name"], about["Version"]) == ("quorumd", quorumd.__version__)
+    assert (about["License-Expression"], about["License-File"]) == ("Apache-2.0", "LICENSE")
+    assert "KRaft quorum" in about["Summary"]
+    assert {"kraft", "raft"} <= {*about["Keywords"].split(",")}
+    assert {*about.get_all("Provides-Extra", [])} == {"dev", "spark"}
+    classifiers = about.get_all("Classifier", [])
+    # With a license expression there is to be no classifier of one (PEP 639).
+    assert [each for each in classifiers if each.startswith("License ::")] == []
+    assert {"Operating System :: POSIX :: Linux", "Typing :: Typed"} <= {*classifiers}
+    python = "Programming Language :: Python :: 3."
+    versions = [each.removeprefix(python) for each in classifiers if each.startswith(python)]
+    operations = (ROOT / "docs" / "operations.md").read_text()
+    (run,) = re.findall(r"^\| run \|(.+)\|$", operations, re.MULTILINE)
+    later = [version.strip().split(".")[1] for version in run.split("|")]
+    oldest = about["Requires-Python"].removeprefix(">=3.")
+    assert versions == [oldest, *later]
 
 
 def test_the_page_of_the_package_renders_and_links_to_nothing_that_is_not_there(
     wheel: Path,
 ) -> None:
-    files = contents(wheel)
-    (metadata,) = (name for name in files if name.endswith(".dist-info/METADATA"))
-    about = Parser().parsestr(files[metadata].decode())
+    about = metadata_of(wheel)
     assert about["Description-Content-Type"] == "text/markdown"
     page = markdown.render(about.get_payload())
     assert page is not None
@@ -193,6 +217,18 @@ def test_an_installed_wheel_works_beside_modules_of_the_bare_names(
         assert installed.run("python", "-c", PYTHON_CLIENT, server) == "b'blue'\n"
     finally:
         installed.run("quorumd", "demo", "--stop")
+
+
+@pytest.mark.live
+def test_an_sdist_is_installed_as_the_wheel_is(
+    sdist: Path, wheel: Path, folder: Path, tmp_path: Path
+) -> None:
+    installed = Installation(tmp_path / "venv", sdist, folder)
+    files = {name: data for name, data in contents(wheel).items() if ".dist-info/" not in name}
+    assert {name: (installed.site / name).read_bytes() for name in files} == files
+    for program in ("quorumd", "quorumctl", "quorumd-pipeline"):
+        version = f"{program}, version {quorumd.__version__} (pure, commit {REVISION})\n"
+        assert installed.run(program, "--version") == version
 
 
 @pytest.mark.live
