@@ -27,7 +27,11 @@ from tests.support.compiled import (
 pytestmark = [pytest.mark.compiled, pytest.mark.live, pytest.mark.sim, pytest.mark.timeout(3000)]
 
 SEEDS = "1..12"
-LIVE = ("tests/daemon/test_durability.py", "tests/daemon/test_voters.py")
+LIVE = (
+    "tests/daemon/test_durability.py",
+    "tests/daemon/test_health.py::test_status_says_which_quorumd_runs",
+    "tests/daemon/test_voters.py",
+)
 RULES = ("tests/raft", "tests/wire/test_fast.py", "tests/server/test_driver.py")
 TLS = ("tests/security/test_tls_stream.py", "tests/server/test_tls_listeners.py")
 

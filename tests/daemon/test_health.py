@@ -16,6 +16,7 @@ from urllib.error import HTTPError
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from quorumd.version import VERSION, form
 from quorumd.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from quorumd.wire.messages.fetch import (
     FetchRequest,
@@ -138,6 +139,12 @@ def test_a_node_whose_peers_have_no_address_does_not_take_them_for_up(tmp_path: 
         assert "node 3 at nor-this.invalid:9093: " in text
     finally:
         cluster.kill_all()
+
+
+def test_status_says_which_quorumd_runs(quorum: Cluster) -> None:
+    for node in quorum.ids:
+        status = quorum.status(node)
+        assert (status["version"], status["form"]) == (VERSION, form())
 
 
 def test_to_be_asked_to_look_at_certificates_harms_no_node_without_them(quorum: Cluster) -> None:
