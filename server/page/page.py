@@ -246,7 +246,9 @@ class QuorumPage:
             self._read_at_s = now_s
             source = self._source
             self._reading = asyncio.ensure_future(
-                asyncio.to_thread(_read_disk, source.storage_dir, source.snapshot_path())
+                asyncio.to_thread(
+                    _read_disk, source.storage_dir, source.snapshot_path(), source.view.wall_ms()
+                )
             )
         if self._reading is not None:
             await asyncio.wait([self._reading], timeout=DISK_WAIT_S)
@@ -255,7 +257,7 @@ class QuorumPage:
         return self._on_disk
 
 
-def _read_disk(storage_dir: Path, snapshot_path: Path | None) -> _OnDisk:
+def _read_disk(storage_dir: Path, snapshot_path: Path | None, wall_ms: int) -> _OnDisk:
     """Runs on a thread of its own: a disk that hangs must not stop the node."""
     try:
         usage = shutil.disk_usage(storage_dir)
@@ -269,7 +271,7 @@ def _read_disk(storage_dir: Path, snapshot_path: Path | None) -> _OnDisk:
     except OSError:
         # A newer one took its place meanwhile, or the disk does not say.
         return disk
-    age_s = round(max(0.0, time.time() - stat.st_mtime), 1)
+    age_s = round(max(0.0, wall_ms / 1000 - stat.st_mtime), 1)
     return disk._replace(snapshot_bytes=stat.st_size, snapshot_age_s=age_s)
 
 
