@@ -6,7 +6,7 @@ Pure functions. Source: KIP-595, KIP-853, KIP-996.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 from uuid import UUID
 
 from quorumd.raft.effects import BeginQuorumEpoch, EndQuorumEpoch, Reply, Vote, VoteReply
@@ -82,6 +82,30 @@ _RESPONSES: dict[
 # -- requests of peers
 
 
+class _Partition(Protocol):
+    @property
+    def partition_index(self) -> int: ...
+
+
+P = TypeVar("P", bound=_Partition)
+P_co = TypeVar("P_co", bound=_Partition, covariant=True)
+
+
+class _Topic(Protocol[P_co]):
+    @property
+    def topic_name(self) -> str: ...
+    @property
+    def partitions(self) -> Sequence[P_co]: ...
+
+
+def _only_partition(topics: Sequence[_Topic[P]], topic: TopicPartition) -> P:
+    """The one partition of a message. Raises InvalidRequestShape unless it is `topic`."""
+    named = only_topic(topics)
+    partition = named.partitions[0]
+    check_topic(topic, named.topic_name, partition.partition_index)
+    return partition
+
+
 def _meant_for(voter_id: int, uuid: UUID) -> ReplicaKey | None:
     return None if voter_id < 0 else ReplicaKey(voter_id, uuid_or_none(uuid))
 
@@ -113,9 +137,7 @@ def _endpoints(
 def _vote_request_received(
     message: VoteRequest, topic: TopicPartition, reply_to: int
 ) -> VoteRequestReceived:
-    named = only_topic(message.topics)
-    asked = named.partitions[0]
-    check_topic(topic, named.topic_name, asked.partition_index)
+    asked = _only_partition(message.topics, topic)
     return VoteRequestReceived(
         reply_to=reply_to,
         cluster_id=message.cluster_id,
@@ -130,9 +152,7 @@ def _vote_request_received(
 def _begin_request_received(
     message: BeginQuorumEpochRequest, topic: TopicPartition, reply_to: int
 ) -> BeginQuorumEpochRequestReceived:
-    named = only_topic(message.topics)
-    begun = named.partitions[0]
-    check_topic(topic, named.topic_name, begun.partition_index)
+    begun = _only_partition(message.topics, topic)
     return BeginQuorumEpochRequestReceived(
         reply_to=reply_to,
         cluster_id=message.cluster_id,
@@ -146,9 +166,7 @@ def _begin_request_received(
 def _end_request_received(
     message: EndQuorumEpochRequest, version: int, topic: TopicPartition, reply_to: int
 ) -> EndQuorumEpochRequestReceived:
-    named = only_topic(message.topics)
-    ended = named.partitions[0]
-    check_topic(topic, named.topic_name, ended.partition_index)
+    ended = _only_partition(message.topics, topic)
     if version == 0:
         successors = tuple(ReplicaKey(replica_id) for replica_id in ended.preferred_successors)
     else:
@@ -327,13 +345,6 @@ class _PartitionResponse(Protocol):
     def leader_epoch(self) -> int: ...
 
 
-class _TopicResponse(Protocol):
-    @property
-    def topic_name(self) -> str: ...
-    @property
-    def partitions(self) -> Sequence[object]: ...
-
-
 def election_response_received(
     api_key: int,
     version: int,
@@ -355,9 +366,7 @@ def election_response_received(
     message = decode(_RESPONSES[api_key], version, frame, at)
     if message.error_code:
         return request_failed(request_id, message.error_code)
-    found = only_topic(cast(Sequence[_TopicResponse], message.topics))
-    response = cast(_PartitionResponse, found.partitions[0])
-    check_topic(topic, found.topic_name, response.partition_index)
+    response = _only_partition(cast(Sequence[_Topic[_PartitionResponse]], message.topics), topic)
     nodes = tuple((node.node_id, node.host, node.port) for node in message.node_endpoints)
     error = error_name(response.error_code)
     hint = leader_hint(response.leader_id, response.leader_epoch, nodes, listener)
