@@ -8,7 +8,7 @@ from typing import Protocol
 from quorumd.raft.invariants import CapturedState
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
-from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId
+from quorumd.raft.types import ReplicaKey, SnapshotId
 from quorumd.storage.quorum_state import QuorumState
 from simulation.checkers import Checker, Observation, all_checkers
 from simulation.checkers.acknowledged import Acknowledged
@@ -122,7 +122,7 @@ class Observer:
             if snapshot not in process.shown_snapshots:
                 process.shown_snapshots.add(snapshot)
                 data = process.snapshot_bytes(snapshot)
-                what = f"has the snapshot {OffsetAndEpoch(*snapshot)!r}"
+                what = f"has the snapshot {snapshot.position!r}"
                 self._trace.note(process.host, what, data=data)
                 for checker in self.checkers:
                     checker.on_snapshot(process.replica, snapshot, data)

@@ -247,7 +247,7 @@ def fetch_response_received(
         _hint(response.leader_id, response.leader_epoch, response.node_endpoints, listener),
         id_or_none(response.high_watermark),
         None if diverging is None else OffsetAndEpoch(diverging[1], diverging[0]),
-        None if snapshot is None else SnapshotId(*snapshot),
+        None if snapshot is None else SnapshotId(snapshot[0], snapshot[1]),
         None if fetched is None else _fetched_records(fetched, request_id),
     )
     return ParsedFetchResponse(event, fetched)

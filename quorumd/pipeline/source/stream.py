@@ -133,13 +133,13 @@ class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pinned = start.get("state", {}).get(bounds.label)
         if pinned is None:
             return offset_range(bounds, start["offset"], end, strict=strict)
-        *snapshot, below = pinned
+        end_offset, epoch, below = pinned
         if bounds.start > below:
             if strict:
                 raise deleted_offset(below, bounds)
             return offset_range(bounds, start["offset"], end, strict=False)
         return OffsetRange(
-            SnapshotRange(SnapshotId(*snapshot), start["offset"], below, True), below, end
+            SnapshotRange(SnapshotId(end_offset, epoch), start["offset"], below, True), below, end
         )
 
     def _end(self, reaching: int | None = None) -> int:
