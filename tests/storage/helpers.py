@@ -75,7 +75,7 @@ def open_log(
     tail_cache_bytes: int = 1 << 20,
     index_interval_bytes: int = 4096,
     committed_offset: int = 0,
-    snapshots: Sequence[tuple[int, int]] = (),
+    snapshots: Sequence[SnapshotId] = (),
     observe: BatchObserver | None = None,
 ) -> Log:
     return Log.open(
