@@ -1,4 +1,4 @@
-"""Daemon, library and pipeline are built of rooms on floors: which room may import which, with no circle.
+"""Parts of quorumd with folders are built of rooms on floors: which room may import which, with no circle.
 
 Imports for type checkers and those inside functions count: a circle that only they close is one all the
 same.
@@ -24,7 +24,7 @@ from tests.architecture.source_tree import (
 )
 
 TOP = "top"
-"""The modules beside the rooms: they put together what is below."""
+"""The modules beside the rooms: they put together what is below, or are what all rooms stand on."""
 
 Floors = tuple[dict[str, Set[str]], ...]
 """From the ground up: each floor's rooms, and what each of them imports of rooms below."""
@@ -130,7 +130,26 @@ PIPELINE = House(
         {TOP: {"audit", "errors", "metadata", "report", "source", "tables"}},
     ),
 )
-HOUSES = [SERVER, LIBRARY, PIPELINE]
+VOTER_CHANGE_STEPS = ("voter_changes.checks", "voter_changes.requests", "voter_changes.voter_sets")
+RAFT = House(
+    "quorumd.raft",
+    "raft",
+    (
+        {TOP: set()},
+        {"voter_changes.requests": {TOP}, "voter_changes.voter_sets": {TOP}},
+        {"voter_changes.checks": {TOP, "voter_changes.voter_sets"}},
+        # A leader that removes itself hands its leadership over: it is below the changes.
+        {"leadership_transfer": {TOP, *VOTER_CHANGE_STEPS}},
+        {"voter_changes": {TOP, "leadership_transfer", *VOTER_CHANGE_STEPS}},
+        {"status": {TOP, "voter_changes", "voter_changes.voter_sets"}},
+        {"node": {TOP, "leadership_transfer", "status", "voter_changes"}},
+    ),
+)
+STORAGE = House("quorumd.storage", "storage", ({TOP: set()}, {"verify": {TOP}}))
+WIRE = House(
+    "quorumd.wire", "wire", ({TOP: set()}, {"messages": {TOP}}, {"fast": {TOP, "messages"}})
+)
+HOUSES = [SERVER, LIBRARY, PIPELINE, RAFT, STORAGE, WIRE]
 in_each_house = pytest.mark.parametrize("house", HOUSES, ids=lambda house: house.name)
 
 

@@ -12,6 +12,7 @@ from quorumd.pipeline.schemas import TABLES
 from quorumd.pipeline.source.options import NAMES
 from quorumd.server.http.exposition import QuorumCollector
 from tests.architecture.source_tree import LINKED, modules_below
+from tests.architecture.test_rooms import SERVER, TOP
 from tests.docs import config_reference, role_diagram
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +112,21 @@ def test_the_diagram_of_the_roles_is_that_of_the_transition_table() -> None:
     _, found, after = role_diagram.parts_of(role_diagram.DOCUMENT.read_text())
     assert found == role_diagram.diagram(), "run python -m tests.docs.role_diagram --write"
     assert after
+
+
+def test_the_floors_of_the_daemon_are_those_of_the_rules() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    rows = dict(re.findall(r"^\| (top|beside|\d) \| (.+) \|$", text, re.MULTILINE))
+    top = rows.pop("top").partition(":")[0]
+    modules = {path.stem for path in (ROOT / "server").glob("*.py")}
+    assert {*re.findall(r"`(\w+)`", top)} <= modules
+    found = {name: {*re.findall(r"(?:^| · )`(\w+)`", row)} for name, row in rows.items()}
+    # Nothing but the top imports rooms that stand beside the others.
+    inner = [floor for floor in SERVER.floors if TOP not in floor]
+    below = {room for floor in inner for rooms in floor.values() for room in rooms}
+    beside = SERVER.floors[0].keys() - below
+    floors = {str(at): {*floor} - beside for at, floor in enumerate(inner, start=2)}
+    assert found == {**floors, "beside": beside}
 
 
 def test_files_that_the_map_names_exist() -> None:
