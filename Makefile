@@ -41,7 +41,7 @@ help:
 	@echo "make fix     let ruff correct and format"
 	@echo "make bench   measure throughput, failover, footprint, snapshots and starts"
 	@echo "make instructions    count instructions per record: is a cell more than 5 % worse than the last kept?"
-	@echo "make wheel   pure and compiled wheels into dist/; needs a C compiler: a minute"
+	@echo "make wheel   pure and compiled wheels into dist/; needs a C compiler: two minutes"
 	@echo "make clean   remove what make has made"
 
 venv: $(RUN_READY)
