@@ -16,7 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from quorumd.config.tls import ClientAuth, TlsConfig
 from quorumd.security.contexts import Contexts, make_context, spoken_versions, suite_problem
 from quorumd.security.errors import CertificateProblem, HandshakeOutcome, UnusableMaterial
-from quorumd.security.explanations import (
+from quorumd.security.handshake_failures import (
     Failure,
     crl_problem,
     described,

@@ -7,7 +7,7 @@ from typing import Final
 
 from quorumd.config.tls import CIPHER_SUITES, TLS_1_2, TLS_1_3, ClientAuth, TlsConfig
 from quorumd.security.errors import CertificateProblem
-from quorumd.security.explanations import key_problem
+from quorumd.security.handshake_failures import key_problem
 from quorumd.security.material import Material, as_file
 
 _OF_1_3: Final = tuple(name for name, kind in CIPHER_SUITES.items() if kind == TLS_1_3)

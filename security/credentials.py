@@ -11,7 +11,7 @@ from quorumd.config.tls import TlsConfig
 from quorumd.security.contexts import Contexts
 from quorumd.security.distinguished_name import end_of, subject_of
 from quorumd.security.errors import CertificateProblem, HandshakeOutcome
-from quorumd.security.explanations import Failure, presented_chain
+from quorumd.security.handshake_failures import Failure, presented_chain
 from quorumd.security.host_names import dialled_name
 from quorumd.security.identity import ANONYMOUS, Identity
 from quorumd.security.mapping_rules import BadRule, rules_of

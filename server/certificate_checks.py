@@ -80,7 +80,7 @@ def certificate_report(config: Config) -> Iterator[str]:
         yield "nothing is TLS: listener.security.protocol.map and http.security.protocol name no SSL"
         return
     from quorumd.security.expiry import expiries
-    from quorumd.security.explanations import duration
+    from quorumd.security.handshake_failures import duration
     from quorumd.security.material import read_material
 
     warnings: dict[str, None] = {}

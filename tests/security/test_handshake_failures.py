@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 from quorumd.config.tls import TLS_1_2, TLS_1_3, ClientAuth
 from quorumd.security.credentials import Credentials
 from quorumd.security.errors import CertificateProblem, HandshakeOutcome, PeerSpeaksPlaintext
-from quorumd.security.explanations import Failure
+from quorumd.security.handshake_failures import Failure
 from tests.support.in_memory_tls import End, shake, side
 from tests.support.odd_certificates import (
     CLIENT_AUTH,
