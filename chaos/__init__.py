@@ -1,1 +1,1 @@
-"""Hours of faults on real processes, judged like simulated runs: `python -m chaos`."""
+"""Hours of faults on real processes, checked like simulated runs: `python -m chaos`."""

@@ -17,10 +17,10 @@ import click
 
 from chaos.faults import ALONE, FAULTS, Trouble, possible
 from chaos.hosts import made_hosts
-from chaos.judge import judge
 from chaos.load import LIBRARIES
 from chaos.nodes import Nodes
 from chaos.report import Story, render
+from chaos.verdict import check_run
 
 ROOT = Path(__file__).resolve().parents[1]
 READY_S = 60.0
@@ -30,11 +30,11 @@ FAULT_S = (2.0, 12.0)
 QUIET_S = (1.0, 5.0)
 SIGNS = ("Traceback (most recent call last)", "CRITICAL", " level=critical ")
 
-_HELP = """Run a quorum of real processes through hours of faults, and judge what its clients saw.
+_HELP = """Run a quorum of real processes through hours of faults, and check what its clients saw.
 
 Five nodes, three of them voters at first. Clients of three libraries write and read all the time. Nodes are
 killed, paused and stopped, links are cut, disks fill up or are lost, clocks jump, voters change. After each
-round of faults the quorum has to recover. In the end the checkers of the simulator judge the histories of the
+round of faults the quorum has to recover. In the end the checkers of the simulator check the histories of the
 clients, and `quorumd-pipeline audit` the replicas.
 
 Cut links and full disks need root. The report is written to the folder, and its findings are printed.
@@ -92,7 +92,7 @@ def main(
     try:
         is_sound = Run(folder, seed, chosen).run(seconds, count, title)
     except KeyboardInterrupt:
-        click.echo(f"interrupted; nothing was judged. The logs are in {folder}", err=True)
+        click.echo(f"interrupted; nothing was checked. The logs are in {folder}", err=True)
         raise SystemExit(130) from None
     raise SystemExit(0 if is_sound else 1)
 
@@ -127,7 +127,7 @@ class Run:
                 nodes.stop(node)
             self._look_at_ends(nodes)
             self._audit(nodes)
-            verdict = judge(histories, [nodes.storage(node) for node in nodes.ids])
+            verdict = check_run(histories, [nodes.storage(node) for node in nodes.ids])
             findings = [*self._story.findings, *verdict.violations]
             if findings:
                 nodes.keep_files(nodes.ids)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chaos.judge import Verdict
+from chaos.verdict import Verdict
 
 FINDINGS_SHOWN = 50
 
@@ -35,10 +35,10 @@ def render(
         )
     else:
         parts.append(f"**Nothing found.** {verdict.records:,} records are committed.\n")
-    if verdict.unjudged:
+    if verdict.unchecked:
         parts.append(
-            f"{verdict.unjudged:,} acknowledged records are not judged: the nodes had deleted them, behind a "
-            "snapshot, before any reader came by.\n"
+            f"{verdict.unchecked:,} acknowledged records are not checked: the nodes had deleted them, behind "
+            "a snapshot, before any reader came by.\n"
         )
     parts.append("## Faults and operations\n\n| | times |\n|---|---|")
     parts[-1] += "".join(f"\n| {name} | {count} |" for name, count in sorted(story.faults.items()))

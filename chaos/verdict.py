@@ -68,12 +68,12 @@ class Verdict:
     violations: list[str] = field(default_factory=list)
     clients: dict[str, Counts] = field(default_factory=dict)
     records: int = 0
-    unjudged: int = 0
+    unchecked: int = 0
     """Acknowledged appends that nodes have deleted, behind a snapshot, before any reader saw them."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
 
 
-def judge(histories: Sequence[Path], replicas: Sequence[Path]) -> Verdict:
+def check_run(histories: Sequence[Path], replicas: Sequence[Path]) -> Verdict:
     """Of the files that clients wrote, named after them, and the storage directories of all nodes."""
     verdict = Verdict()
     logs = [list(records_of(path)) for path in replicas]
@@ -93,7 +93,7 @@ def judge(histories: Sequence[Path], replicas: Sequence[Path]) -> Verdict:
         for append in appends
         if append.offset is None or append.offset >= start_offset or append.offset in seen
     ]
-    verdict.unjudged = len(appends) - len(facts.appends)
+    verdict.unchecked = len(appends) - len(facts.appends)
     for check in _checks(replicas, logs, facts, clients):
         try:
             check()
