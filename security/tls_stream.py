@@ -173,7 +173,7 @@ class TlsStream:
         self._timer = self._loop.call_later(HANDSHAKE_S, self._give_up)
         self._above.connection_made(cast(asyncio.BaseTransport, self))
         if self._state is _SHAKING and not self._side.is_server:
-            self._go_on()
+            self._begin_step()
 
     def data_received(self, data: bytes) -> None:
         if self._state is _SECURED:
@@ -235,12 +235,12 @@ class TlsStream:
                 self._fail(CertificateProblem(_TOO_MUCH))
                 return
         if not self._handshake.is_stepping:
-            self._go_on()
+            self._begin_step()
         elif self._handshake.is_full and not self._is_full:
             self._is_full = True
             self._raw.pause_reading()
 
-    def _go_on(self) -> None:
+    def _begin_step(self) -> None:
         """Have a thread take the next step; one is under way at a time."""
         try:
             step = self._handshake.begin_step(self._queue())
@@ -279,13 +279,13 @@ class TlsStream:
         elif isinstance(error, Exception):
             self._fail(self._explain(error))
         elif self._is_lost:
-            self._go_on()
+            self._begin_step()
         elif (identity := step.result()) is not None:
             self._secure(identity)
         else:
             self._has_responded |= self._outgoing.pending > 0
             self._send_encrypted()
-            self._go_on()
+            self._begin_step()
             if self._has_ended and self.is_shaking and not self._handshake.is_stepping:
                 self._fail(HandshakeBroken(_LOST))
 

@@ -201,11 +201,11 @@ def merge(sources: Sequence[Iterator[Block]]) -> Iterator[Newest]:
             values.update(zip(keys[at:end], cursor.block.values[at:end], strict=True))
         yield Newest(sorted(values), values)
         del values
-        cursors = [cursor for cursor in cursors if _go_on(cursor)]
+        cursors = [cursor for cursor in cursors if _advance(cursor)]
 
 
-def _go_on(cursor: _Cursor) -> bool:
-    """False at the end of the source."""
+def _advance(cursor: _Cursor) -> bool:
+    """To the next block, where one is done. False at the end of the source."""
     if cursor.at < len(cursor.block.keys):
         return True
     following = next(cursor.blocks, None)

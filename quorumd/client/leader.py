@@ -233,11 +233,11 @@ class LeaderFinder:
         return deadline.began_s < self._closed_s
 
     async def _find(self, deadline: Deadline) -> Address | None:
-        """Asks all known addresses at once; the first good reply, or the newest of doubtful ones."""
+        """Asks all known addresses at once; the first reply that is not stale, or else the newest."""
         tasks = {
             asyncio.create_task(self._ask(address, deadline)) for address in self._candidates()
         }
-        doubtful: LeaderReply | None = None
+        stale: LeaderReply | None = None
         timeout_s: float | None = None
         try:
             while tasks:
@@ -249,16 +249,16 @@ class LeaderFinder:
                 for named in (task.result() for task in done):
                     if named is None or named.address is None:
                         continue
-                    if not self._is_doubtful(named):
+                    if not self._is_stale(named):
                         return self._take(named)
-                    doubtful = named
+                    stale = named
                     timeout_s = _NEWER_LEADER_WAIT_S
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if doubtful is not None:
-            return self._take(doubtful)
+        if stale is not None:
+            return self._take(stale)
         if self._unfit.keys() >= set(self._candidates()):
             # Time changes nothing if every server that was named is of the wrong kind.
             raise _unfit(self._unfit)
@@ -296,7 +296,8 @@ class LeaderFinder:
         known = self.failures.get(address)
         return str(error) if known is None or timeout_s > _CONCLUSIVE_TIMEOUT_S else known
 
-    def _is_doubtful(self, named: LeaderReply) -> bool:
+    def _is_stale(self, named: LeaderReply) -> bool:
+        """Whether it names the leader that failed, in no newer epoch."""
         if self._failed is None:
             return False
         address, epoch = self._failed

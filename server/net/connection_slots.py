@@ -1,11 +1,11 @@
 """Slots for inbound connections: max.connections for clients, reserved slots for replicas and operators.
 
-A connection is new until its first request identifies its client. New connections have slots of their own,
-so that one that sends nothing takes no slot of a client or a peer. Each voter has reserved slots, and so has
+A connection is new until its first request identifies its client. New connections have slots of their own, so
+that one that sends nothing takes no slot of a client or a peer. Each voter has reserved slots, and so has
 `quorumctl` on this host: whatever clients do, a voter reaches its leader. Observers have a few in common, so
-that a newcomer can be added, and else count as clients. The client id in a request's header identifies them:
-replicas, Apache Kafka's too, are `raft-client-<id>`. On a listener with TLS the certificate has to be that
-replica's as well. Without TLS any host can claim such an id: where slots run out, a connection from the
+that a new replica can be added, and else count as clients. The client id in a request's header identifies
+them: replicas, Apache Kafka's too, are `raft-client-<id>`. On a listener with TLS the certificate has to be
+that replica's as well. Without TLS any host can claim such an id: where slots run out, a connection from the
 address at which this node reached that voter last displaces those from elsewhere, and new connections from
 voters' addresses and from this host stay. Belongs to the event loop's thread.
 `max.connections.per.ip` and `max.connection.creation.rate` are in `connection_quotas`.
@@ -262,23 +262,23 @@ class ConnectionSlots(Generic[C]):
             return len(held) < self._max_clients
         return len(held) < _RESERVED[pool.kind]
 
-    def _displaces_one(self, pool: _Pool, newcomer: C) -> bool:
+    def _displaces_one(self, pool: _Pool, incoming: C) -> bool:
         """Displace a connection from a pool that is full. Returns False if none may be."""
         held = self._pools[pool]
         if pool is _CLIENTS:
             chosen = self._idle_client()
         elif pool is _OPERATORS:
-            until_ns = newcomer.active_ns - IDLE_NS
+            until_ns = incoming.active_ns - IDLE_NS
             chosen = _longest_idle(each for each in held if each.active_ns <= until_ns)
         elif pool is _OBSERVERS:
-            chosen = self._of_crowded_address(newcomer)
+            chosen = self._of_crowded_address(incoming)
         else:
-            chosen = self._least_of_peer(pool, newcomer)
+            chosen = self._least_of_peer(pool, incoming)
         if chosen is not None:
             self._displace(chosen)
         return chosen is not None
 
-    def _least_of_peer(self, pool: _Pool, newcomer: C) -> C | None:
+    def _least_of_peer(self, pool: _Pool, incoming: C) -> C | None:
         """Of a replica's connections: one from elsewhere, even if it waits for a response, then an idle one.
 
         Nobody from elsewhere displaces one that comes from the replica.
@@ -286,11 +286,11 @@ class ConnectionSlots(Generic[C]):
         held = self._pools[pool]
         elsewhere = [each for each in held if not self._is_from(each, pool.replica_id)]
         idle = _longest_idle(elsewhere)
-        if idle is not None or not self._is_from(newcomer, pool.replica_id):
+        if idle is not None or not self._is_from(incoming, pool.replica_id):
             return idle
         return min(elsewhere, key=lambda each: each.active_ns, default=None) or _longest_idle(held)
 
-    def _of_crowded_address(self, newcomer: C) -> C | None:
+    def _of_crowded_address(self, incoming: C) -> C | None:
         """One of the address with the most observers: the longest idle, else that with the oldest request.
 
         Any host can claim to be one: so an address has no more slots than others leave it.
@@ -298,7 +298,7 @@ class ConnectionSlots(Generic[C]):
         held = self._pools[_OBSERVERS]
         counts = Counter(each.ip for each in held)
         most = max(counts.values())
-        if counts[newcomer.ip] + 1 >= most:
+        if counts[incoming.ip] + 1 >= most:
             return None
         crowd = [each for each in held if counts[each.ip] == most]
         return _longest_idle(crowd) or min(crowd, key=lambda each: each.active_ns)

@@ -457,9 +457,9 @@ class SnapshotManager:
             self._keep(known[plan.snapshots_dropped :])
         if start_offset < plan.start_offset and self._next_share is None:
             at_s = self._runtime.monotonic_s() + CLEAN_PAUSE_S
-            self._next_share = self._runtime.call_at(at_s, self._go_on)
+            self._next_share = self._runtime.call_at(at_s, self._clean_next_share)
 
-    def _go_on(self) -> None:
+    def _clean_next_share(self) -> None:
         self._next_share = None
         self._clean()
 

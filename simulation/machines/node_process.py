@@ -1,7 +1,7 @@
 """One process of a simulated node, from its start to its end: the daemon's code, simulated surroundings.
 
 Everything but sockets, threads and HTTP is the real thing: directory, log and recovery on a simulated
-disk, the rules, the driver, the recorder, producers and consumers, and the bytes of every message.
+disk, the rules, the driver, the storage adapter, producers and consumers, and the bytes of every message.
 """
 
 from __future__ import annotations
@@ -258,8 +258,8 @@ class NodeProcess(Process):
                 observer.on_vote(self.key, asked.replica_epoch, candidate)
         elif request.api_key == TRANSFER:
             _, at = decode_response_header(TRANSFER, version, frame[4:])
-            wish = decode(TransferLeaderRequest, version, request.frame, request.body_at)
-            to = ReplicaKey(wish.to_id, uuid_or_none(wish.to_directory_id))
+            transfer = decode(TransferLeaderRequest, version, request.frame, request.body_at)
+            to = ReplicaKey(transfer.to_id, uuid_or_none(transfer.to_directory_id))
             is_refused = decode(TransferLeaderResponse, version, frame[4:], at).error_code
             if not is_refused and not to.matches(self.key):  # itself: it led when it was asked
                 observer.on_handed_over(self)

@@ -70,7 +70,7 @@ class SimDiskThread:
     # -- on the event loop
 
     def start(self) -> None:
-        self._go_on(None)
+        self._resume(None)
 
     def stop(self) -> None:
         """Finish what is under way and what is queued, at once. Raises DiskFull, DiskFailed."""
@@ -112,7 +112,7 @@ class SimDiskThread:
             if self._idle is not None:
                 self._idle.cancel()
             thread_us = self._process.machine.thread_us()
-            self._process.call(thread_us, lambda: self._go_on(self._loop.jobs.get_nowait()))
+            self._process.call(thread_us, lambda: self._resume(self._loop.jobs.get_nowait()))
 
     # -- on the disk thread
 
@@ -122,7 +122,7 @@ class SimDiskThread:
         except StopIteration:
             self._pause = None
 
-    def _go_on(self, jobs: Jobs) -> None:
+    def _resume(self, jobs: Jobs) -> None:
         """Do what comes next, up to where the thread waits again."""
         self._step(jobs)
         pause, machine = self._pause, self._process.machine
@@ -138,7 +138,7 @@ class SimDiskThread:
             self._process.count("full disk")
         if isinstance(pause, NoSpace):
             self._process.call(
-                int(FULL_DISK_RETRY_S * SECOND), lambda: self._go_on(self._next_jobs())
+                int(FULL_DISK_RETRY_S * SECOND), lambda: self._resume(self._next_jobs())
             )
             return
         if pause is Step.SYNC_NEXT:
@@ -147,7 +147,7 @@ class SimDiskThread:
                 machine.on_written()
         else:
             wait_us = machine.write_us()
-        self._process.call(wait_us, lambda: self._go_on(None))
+        self._process.call(wait_us, lambda: self._resume(None))
 
     def _next_jobs(self) -> Jobs:
         """Those that wait, the next of them; no jobs if there are none."""
@@ -156,7 +156,7 @@ class SimDiskThread:
     def _be_idle(self) -> None:
         if self._is_waiting:
             self._is_waiting = False
-            self._go_on([])
+            self._resume([])
 
     def _notify(self, callback: Callable[..., None], *args: object) -> None:
         """As by call_soon_threadsafe, in order; but `stop` raises what has failed."""

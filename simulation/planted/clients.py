@@ -96,9 +96,9 @@ def _followers_do_not_note(plant: Plant) -> None:
     def note(producers: ProducerState, header: BatchHeader) -> None:
         """Forgets it."""
 
-    def wrong(recorder: StorageAdapter, effect: Any) -> None:
+    def wrong(adapter: StorageAdapter, effect: Any) -> None:
         with patch.object(ProducerState, "note", note):
-            right(recorder, effect)
+            right(adapter, effect)
 
     plant(StorageAdapter, "append_fetched", wrong)
 

@@ -290,12 +290,12 @@ def test_a_voter_whose_changes_all_wait_for_the_leader_reconnects_its_links() ->
     assert node.counts[PEER] == 2 * (4 + CHANGES_MAX)
 
 
-def test_a_newcomer_has_a_slot_though_clients_that_wait_hold_all_of_theirs() -> None:
+def test_a_new_replica_has_a_slot_though_clients_that_wait_hold_all_of_theirs() -> None:
     node = NodeSlots(max_clients=1)
     node.client(in_flight=1)
-    newcomer = node.replica(4)
+    incoming = node.replica(4)
     assert node.counts[OBSERVER] == 1
-    assert not node.slots.is_peer(newcomer)
+    assert not node.slots.is_peer(incoming)
 
 
 def test_strangers_that_claim_to_be_observers_take_slots_of_theirs_alone_and_leave_some() -> None:
@@ -304,12 +304,12 @@ def test_strangers_that_claim_to_be_observers_take_slots_of_theirs_alone_and_lea
         node.replica(n, ip="10.0.0.66", in_flight=1) for n in range(100, 100 + OBSERVER_MAX)
     ]
     client = node.client()
-    newcomer = [node.replica(4, ip="10.0.0.4", in_flight=1, active_ns=n) for n in range(4)]
+    incoming = [node.replica(4, ip="10.0.0.4", in_flight=1, active_ns=n) for n in range(4)]
     assert node.counts[OBSERVER] == OBSERVER_MAX
-    assert [each.closed for each in strangers].count([CloseReason.DISPLACED]) == len(newcomer)
-    assert not any(each.closed for each in (client, *newcomer))
+    assert [each.closed for each in strangers].count([CloseReason.DISPLACED]) == len(incoming)
+    assert not any(each.closed for each in (client, *incoming))
     assert node.is_refused("raft-client-100", ip="10.0.0.66")
-    assert not any(each.closed for each in newcomer)
+    assert not any(each.closed for each in incoming)
 
 
 def test_an_address_does_not_displace_another_to_have_as_many_observers_as_that_one() -> None:

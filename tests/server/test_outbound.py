@@ -431,8 +431,8 @@ def test_what_a_replica_wanted_of_the_leader_is_not_sent_when_it_wants_it_no_mor
     both = (Voter(key(1), at("here")), Voter(key(1, 1), at("twin")))
     sender = Sender(*both, Voter(key(2), at("two")), auto_join=True)
     sender.lead(key(2), "two")
-    wish = RemoveVoter(key=key(1, 1))
-    sender.outbound.send_request(SendRequest(request_id=1, to=key(2), request=wish, after=0))
+    removal = RemoveVoter(key=key(1, 1))
+    sender.outbound.send_request(SendRequest(request_id=1, to=key(2), request=removal, after=0))
     (call,) = sender.link(key(2)).calls
     assert call.build(0, 7)
     record = VotersRecord(VoterSet.of([Voter(key(1, 1), at("twin"))]), "cluster")
