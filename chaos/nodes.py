@@ -128,7 +128,7 @@ class Nodes:
     # -- asking
 
     def status(self, node: int) -> dict[str, Any] | None:
-        """Its /status; None if it does not answer."""
+        """Its /status; None if it does not respond."""
         try:
             url = f"http://{self.hosts.http(node)}/status"
             with urllib.request.urlopen(url, timeout=PAGE_S) as page:

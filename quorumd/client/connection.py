@@ -214,7 +214,7 @@ class ClientConnection(asyncio.Protocol):
             async with asyncio.timeout(timeout_s):
                 frame = await sent.response
         except TimeoutError:
-            self.fail(f"accepts connections but did not answer within {timeout_s:.3g} s")
+            self.fail(f"accepts connections but did not respond within {timeout_s:.3g} s")
             raise self._failed() from None
         if frame[4:6] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big"):
             # KIP-511: whatever was asked for, this error comes in the body of version 0.

@@ -215,7 +215,7 @@ async def _dialled(
             found = await names.addresses_of(address)
         return await _at_each(found, 2 * timeout_s, dial)
     except TimeoutError:
-        reason = f"no answer to the connection attempt within {timeout_s:.3g} s"
+        reason = f"no response to the connection attempt within {timeout_s:.3g} s"
         raise ConnectionFailed(reason) from None
     except OSError as error:
         raise ConnectionFailed(_why_not_connected(error)) from None

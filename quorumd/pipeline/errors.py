@@ -37,7 +37,7 @@ class SparkMissing(PipelineError):
 
 
 class LogUnreachable(PipelineError):
-    """The quorum did not answer in time, or the files can't be read."""
+    """The quorum did not respond in time, or the files can't be read."""
 
 
 class DataLost(PipelineError):

@@ -211,7 +211,7 @@ class LocalQuorum:
         )
 
     def status(self, node: int) -> dict[str, Any]:
-        """The node's `/status`, as docs/operations.md has it; empty if the node does not answer."""
+        """The node's `/status`, as docs/operations.md has it; empty if the node does not respond."""
         each = self._node(node)
         if each.pid is None or each.is_paused:
             return {}

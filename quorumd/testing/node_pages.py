@@ -11,7 +11,7 @@ _PIECE_BYTES = 1 << 16
 
 
 def status_at(port: int) -> dict[str, Any] | None:
-    """The `/status` of the node whose pages are at this port of the loopback; None if it does not answer."""
+    """The `/status` of the node whose pages are at this port of the loopback; None if it does not respond."""
     try:
         with socket.create_connection(("127.0.0.1", port), _TIMEOUT_S) as connection:
             connection.sendall(b"GET /status HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")

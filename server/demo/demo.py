@@ -279,7 +279,7 @@ class Demo:
         )
         output, _ = await process.communicate()
         lines = output.decode("utf-8", "replace").strip().splitlines()
-        self._say(f"quorumctl append: {lines[0] if lines else 'no answer'}")
+        self._say(f"quorumctl append: {lines[0] if lines else 'no response'}")
         self._refresh.set()
 
     # -- the end

@@ -84,7 +84,7 @@ def duration(seconds: float) -> str:
 
 
 async def read_status(address: Address, timeout_s: float) -> Status | None:
-    """What a node's /status page says; None if it does not answer in time."""
+    """What a node's /status page says; None if it does not respond in time."""
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_connection(*address)

@@ -74,7 +74,7 @@ class PartitionHealth:
         elif not now.has_leader_contact and disk is None:
             foreign, name = self._links.foreign(), f"node {now.leader.id}"
             if name not in foreign:
-                text = f"the leader, {name}, does not answer"
+                text = f"the leader, {name}, does not respond"
                 found.append(f"{text}; {up}" if 2 * len(missing) >= len(now.voters) else text)
             found += foreign.values()
         elif now.high_watermark is None:

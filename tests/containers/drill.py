@@ -343,7 +343,7 @@ class Drill:
     def _wait_caught_up(self) -> None:
         """Return when all voters have what is committed now."""
         now = self.fleet.describe(self.fleet.wait_leader())
-        assert now is not None, "the leader does not answer"
+        assert now is not None, "the leader does not respond"
 
         def have_it() -> bool:
             found = self.fleet.describe(self.fleet.wait_leader())

@@ -163,7 +163,7 @@ def test_a_follower_whose_disk_is_full_disturbs_nobody_and_comes_back_by_itself(
         assert quorum.metric(1, LOST) == lost
         lines = [line for line in quorum.output(1).splitlines() if " prospective " in line]
         assert len(lines) < 10
-        assert not any("does not answer" in it for it in quorum.status(1)["problems"])
+        assert not any("does not respond" in it for it in quorum.status(1)["problems"])
         ballast.unlink()
         quorum.wait_ready(1)
         load.stop()

@@ -88,7 +88,7 @@ def test_observers_neither_vote_nor_count(observed: Cluster) -> None:
     for node in (1, 4, 5):
         observed.wait_for(lambda n=node: not observed.is_ready(n), "not ready")
     text = observed.wait_for(lambda: problems(observed, 1), "words")
-    assert "a majority is needed" in text or "does not answer" in text
+    assert "a majority is needed" in text or "does not respond" in text
     assert observed.leader() is None
     observed.start(2)
     observed.wait_leader()

@@ -184,7 +184,7 @@ def test_alerts_go_with_a_quorum_that_loses_its_nodes_and_gets_them_back(
         )
         address = cluster.http_url(first, "").removeprefix("http://")
         assert down["labels"]["instance"] == address
-        assert down["annotations"]["summary"] == f"Node {address} does not answer"
+        assert down["annotations"]["summary"] == f"Node {address} does not respond"
         assert "QuorumdNoLeader" not in server.alerts()
 
         cluster.kill(second)

@@ -173,7 +173,7 @@ def test_a_leader_that_is_known_and_does_not_answer_is_not_said_to_lead(tab: Tab
         tab.go(url)
         tab.wait_text("No leader answers", "h1")
         assert "leader" not in tab.text("#replicas")
-        assert "The last leader, node 2, does not answer it" in tab.text("#since")
+        assert "The last leader, node 2, does not respond to it" in tab.text("#since")
 
 
 def test_a_former_leader_shows_its_curve_and_says_who_times_commits_now(tab: Tab) -> None:
@@ -297,8 +297,8 @@ def test_a_node_that_goes_is_said_to_be_gone_and_comes_back_by_itself(tab: Tab) 
     with served(source_for(quorum())) as (url, port):
         tab.go(url)
         tab.wait_text("live", "#live")
-    tab.wait_text("no answer since", "#live")
-    assert tab.text("h1") == "This node does not answer"
+    tab.wait_text("no response since", "#live")
+    assert tab.text("h1") == "This node does not respond"
     assert tab.evaluate("document.getElementById('main').className") == "stale"
     with served(source_for(replace(quorum(), leader_epoch=9)), port):
         tab.wait_text("live", "#live")

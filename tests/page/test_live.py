@@ -96,7 +96,7 @@ def test_pages_of_leader_follower_and_observer_show_the_next_leader_when_the_fir
             tabs[node].wait_text("If one more voter fails, the quorum stops", "#wrong")
             assert states(tabs[node])[old] in ("not running", "silent")
         tabs[old].see()
-        tabs[old].wait_text("This node does not answer", "h1", PATIENCE_S)
+        tabs[old].wait_text("This node does not respond", "h1", PATIENCE_S)
 
         quorum.start(old)
         quorum.wait_ready(old)

@@ -189,7 +189,7 @@ def test_a_node_that_hangs_is_named_after_a_moment(cluster: Cluster) -> None:
         cluster.resume_all()
     (finding,) = found.findings
     assert finding.kind is FindingKind.UNREAD
-    assert "did not answer within" in finding.what
+    assert "did not respond within" in finding.what
 
 
 def test_nothing_is_invented_while_writers_write(cluster: Cluster) -> None:

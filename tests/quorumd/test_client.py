@@ -235,7 +235,7 @@ def test_what_cannot_be_reached_is_named_with_the_reason() -> None:
         text = str(raised.value)
         assert "could not describe the quorum within 0.4 s" in text
         assert f"127.0.0.1:{port}: connection refused: nothing listens there" in text
-        assert f"127.0.0.1:{silent_port}: accepts connections but did not answer" in text
+        assert f"127.0.0.1:{silent_port}: accepts connections but did not respond" in text
         assert "no-such-host.invalid:9093: the host name does not resolve" in text
         assert "a..b:1: 'a..b' is no host name" in text
 
@@ -257,7 +257,10 @@ def test_a_try_without_time_does_not_hide_what_went_wrong_before(
 
     monkeypatch.setattr("quorumd.client.connector.Connector.connect", refuse)
     monkeypatch.setattr(finder, "_find", name_it)
-    for timeout_ms, reason in ((300, "connection refused"), (100, "no answer within 0 s")):
+    for timeout_ms, reason in (
+        (300, "connection refused"),
+        (100, "no response within 0 s"),
+    ):
         refusal = reason
         with pytest.raises(QuorumUnavailable) as raised:
             asyncio.run(finder.connection("read", Deadline(timeout_ms)))

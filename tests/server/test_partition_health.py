@@ -69,7 +69,7 @@ def test_a_leader_that_does_not_answer_is_all_unless_a_majority_is_missing(
 ) -> None:
     bench = follower(size, contact=False)
     bench.node.core.connections.unreachable.update(missing)
-    assert health_of(bench).problems() == [f"the leader, node 2, does not answer{text}"]
+    assert health_of(bench).problems() == [f"the leader, node 2, does not respond{text}"]
 
 
 def test_a_leader_in_whose_place_another_cluster_answers_is_not_said_to_be_silent() -> None:
@@ -84,7 +84,7 @@ def test_a_full_disk_is_the_reason_that_nothing_is_heard() -> None:
     health.is_disk_full = True
     first, *others = health.problems()
     assert first.startswith("the disk is full")
-    assert not any("does not answer" in text for text in others)
+    assert not any("does not respond" in text for text in others)
 
 
 def test_who_has_resigned_knows_no_leader() -> None:

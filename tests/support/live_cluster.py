@@ -332,7 +332,7 @@ class Cluster:
         return float(found[1])
 
     def status(self, node: int) -> dict[str, Any]:
-        """The node's /status. Raises OSError if it does not answer."""
+        """The node's /status. Raises OSError if it does not respond."""
         with urllib.request.urlopen(self.http_url(node, "/status"), timeout=PAGE_S) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
@@ -385,7 +385,7 @@ class Cluster:
         return self.wait_for(found, "the same committed log everywhere", timeout_s)
 
     def wait_for(self, look: Callable[[], T | None], what: str, timeout_s: float = WAIT_S) -> T:
-        """What `look` finds as soon as it is truthy; a node that does not answer is asked again."""
+        """What `look` finds as soon as it is truthy; a node that does not respond is asked again."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._check_alive()

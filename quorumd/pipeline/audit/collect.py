@@ -156,7 +156,7 @@ def _addresses(replica: ReplicaState, servers: Sequence[Address]) -> list[Addres
 
 
 async def _cluster_id_at(connector: Connector, address: Address, timeout_ms: int) -> str:
-    """Of a node that is none of the replicas; "" if it does not answer."""
+    """Of a node that is none of the replicas; "" if it does not respond."""
     timeout_s = min(CONNECT_TIMEOUT_S, timeout_ms / 1000)
     try:
         connection = await connector.connect(address, timeout_s)

@@ -139,7 +139,7 @@ function leaderless(now) {
   const last = past.samples.findLast((one) => one.leader_id !== null);
   if (last) return `. The last leader, node ${last.leader_id}, was lost about ${span(now.now_s - last.at_s)} ago`;
   const known = now.status.leader_id;
-  return known === null ? ", and has seen no leader yet" : `. The last leader, node ${known}, does not answer it`;
+  return known === null ? ", and has seen no leader yet" : `. The last leader, node ${known}, does not respond to it`;
 }
 
 function showFindings(now) {
@@ -502,11 +502,11 @@ async function look() {
   } catch (error) {
     console.warn(String(error));
     const since = lastAnswerMs === null ? "" : ` since ${clock(lastAnswerMs)}`;
-    lamp("off", `no answer${since}, trying again`);
-    text($("leads"), "This node does not answer");
-    text($("said"), "This node does not answer");
+    lamp("off", `no response${since}, trying again`);
+    text($("leads"), "This node does not respond");
+    text($("said"), "This node does not respond");
     style($("leads"), "lost");
-    document.title = "no answer · quorumd";
+    document.title = "no response · quorumd";
     return;
   }
   for (const show of SECTIONS) show(now);
