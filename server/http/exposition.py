@@ -69,6 +69,8 @@ class QuorumCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._state()
+        yield from self._voters()
+        yield from self._witness()
         yield from self._windows()
         yield from self._log()
         yield from self._network()
@@ -99,13 +101,23 @@ class QuorumCollector(Collector):
         for role in Role:
             state.add_metric([role.value], float(role.value == view.role))
         yield state
+        yield _gauge("quorumd_ready", "1 while /readyz answers 200.", int(self._is_ready()))
+        yield _gauge(
+            "quorumd_missing_records",
+            "Offsets that the leader knows to be committed and this replica has not fetched yet.",
+            view.missing_records,
+        )
+        yield _gauge("quorumd_log_start_offset", "First offset of the log.", view.log_start_offset)
+        yield _gauge("quorumd_kraft_version", "Feature level of kraft.version.", view.kraft_version)
+
+    def _voters(self) -> Iterator[Metric]:
+        view = self._view
         yield _raft(
             "number_unknown_voter_connections",
             "Voters that no address is known for.",
             view.unknown_voter_connections,
         )
         yield _raft("number_of_voters", "Size of the latest voter set.", len(view.voters))
-        yield _gauge("quorumd_ready", "1 while /readyz answers 200.", int(self._is_ready()))
         possible = [status for status in view.observer_statuses() if status.key.uuid is not None]
         yield _raft(
             "number_of_possible_voters",
@@ -120,11 +132,9 @@ class QuorumCollector(Collector):
             "1 while a voter is being removed.",
             int(view.is_removing_voter),
         )
-        yield _gauge(
-            "quorumd_missing_records",
-            "Offsets that the leader knows to be committed and this replica has not fetched yet.",
-            view.missing_records,
-        )
+
+    def _witness(self) -> Iterator[Metric]:
+        view = self._view
         yield _gauge(
             "quorumd_witness_ahead",
             "1 while this witness holds records that no other voter within reach has.",
@@ -140,8 +150,6 @@ class QuorumCollector(Collector):
             "Reasons why this node must not become a voter of the Kafka quorum; /status has them.",
             len(view.obstacles),
         )
-        yield _gauge("quorumd_log_start_offset", "First offset of the log.", view.log_start_offset)
-        yield _gauge("quorumd_kraft_version", "Feature level of kraft.version.", view.kraft_version)
 
     def _windows(self) -> Iterator[Metric]:
         """The windowed figures of KIP-595. Without a sample an average is left out: 0 would be a lie."""
