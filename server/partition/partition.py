@@ -135,7 +135,8 @@ class Partition:
             runtime.wall_ms,
             self.disk.write_age_s,
         )
-        self._make_handlers(settings, recovered)
+        self._make_client_handlers(settings, recovered)
+        self._make_peer_handlers(settings, recovered)
         self.health = PartitionHealth(
             self.node, self.view, self.snapshots, self.outbound.links, runtime.monotonic_s
         )
@@ -157,8 +158,8 @@ class Partition:
         )
         self.driver.hold()
 
-    def _make_handlers(self, settings: PartitionSettings, recovered: RecoveredLog) -> None:
-        """Those of clients, storage, snapshots and peers: each is given what it calls."""
+    def _make_client_handlers(self, settings: PartitionSettings, recovered: RecoveredLog) -> None:
+        """Those of clients, and the storage that appends for them: each is given what it calls."""
         runtime, metrics = self._runtime, self.metrics
         self.fetch_handler = FetchHandler(self.view, self.log, self.reader, runtime)
         self.offsets_handler = OffsetsHandler(self.view, self.log, self.reader)
@@ -185,6 +186,10 @@ class Partition:
             recovered.facts[-1] if recovered.facts else None,
             runtime.wall_ms,
         )
+
+    def _make_peer_handlers(self, settings: PartitionSettings, recovered: RecoveredLog) -> None:
+        """Snapshots, and the requests of this node and of its peers. They need the storage."""
+        runtime, metrics = self._runtime, self.metrics
         self.snapshots = SnapshotManager(
             settings.snapshots,
             self.node,
