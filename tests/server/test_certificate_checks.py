@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from quorumd.config.errors import ConfigError
 from quorumd.config.load import load
 from quorumd.config.model import Config
 from quorumd.config.tls_port import HTTP, TlsPort
+from quorumd.security import reload
 from quorumd.security.handshakes import Handshakes
 from quorumd.security.material import read_material
 from quorumd.security.reload import Outcome
@@ -26,7 +28,8 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.node_rights import NodeRights
 from quorumd.server.node_tls import NodeTls
 from tests.support.config_files import writer_into
-from tests.support.odd_certificates import Authority
+from tests.support.odd_certificates import HOUR, Authority, now
+from tests.support.serving import Parking, answering, run, serving, until
 
 # Behind the four lines that every file of these tests begins with.
 TLS = """\
@@ -334,6 +337,89 @@ def test_a_new_set_counts_for_all_that_have_the_same_stores_or_for_none(
     assert "names elsewhere" in own.problems[0]
     assert http.outcome is (Outcome.LOADED if own_store else Outcome.BAD)
     assert http.problems == (() if own_store else own.problems)
+
+
+def expired(ca: Authority) -> bytes:
+    return ca.issue("quorumd-1", ["db1"], begin=now() - 9 * HOUR, end=now() - 2 * HOUR).pem
+
+
+def to_come(ca: Authority) -> bytes:
+    return ca.issue("quorumd-1", ["db1"], begin=now() + HOUR).pem
+
+
+def of_another_ca(ca: Authority) -> bytes:
+    return Authority("another CA").issue("quorumd-1", ["db1"]).pem
+
+
+def below_another_ca(ca: Authority) -> bytes:
+    return Authority("between", above=Authority("another CA")).issue("quorumd-1", ["db1"]).pem
+
+
+def beside_the_ca(ca: Authority) -> bytes:
+    """Behind it is the certificate of the CA that is trusted, which has not made it."""
+    return of_another_ca(ca) + ca.pem
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (expired, "expired 2 h ago"),
+        (to_come, "is not valid yet"),
+        (of_another_ca, "does not hold the CA of this node's certificate"),
+        (below_another_ca, "does not hold the CA of this node's certificate"),
+        (beside_the_ca, "does not hold the CA of this node's certificate"),
+    ],
+)
+def test_a_new_set_that_nobody_could_verify_is_not_used_and_reported_until_it_is_mended(
+    files: Files,
+    made: Callable[[Authority], bytes],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By a node's own watcher, which looks when it is asked to and never else."""
+    monkeypatch.setattr(reload, "CHECK_S", 3600.0)
+    store = files.folder / "node.pem"
+    good = store.read_bytes()
+
+    def logged() -> list[object]:
+        fields = [each.__dict__["quorumd_fields"] for each in caplog.records]
+        return [each["reason"] for each in fields if "reason" in each]
+
+    async def work() -> None:
+        metrics = Metrics()
+        node = NodeTls(files.load(), metrics, Handshakes(lambda ip: False))
+        users = node._sides["CONTROLLER"].watched.users
+        assert len(users) == 2, "the listener and the links"
+        before = [each.material for each in users]
+
+        def problems() -> list[str]:
+            found = node.status("CONTROLLER")["reload_problems"]
+            assert isinstance(found, list)
+            return found
+
+        async with serving(Parking(answering)) as served:
+            node.open(served.listeners)
+            store.write_bytes(made(files.ca))
+            node.read_again()
+            await until(lambda: metrics.certificate_reload_failures == 1)
+            node.read_again()
+            await until(lambda: metrics.certificate_reload_failures == 2)
+            assert [each.material for each in users] == before
+            (problem,) = problems()
+            assert reason in problem
+            assert [text for text in node.warnings() if problem in text] == [
+                "listener CONTROLLER: the new files are not used, those read before stay: "
+                + problem
+            ]
+            assert logged() == [problem]
+            store.write_bytes(good)
+            node.read_again()
+            await until(lambda: not problems())
+            assert [each.material for each in users] == before
+            node.close()
+
+    run(work())
 
 
 def test_links_that_do_not_look_at_the_host_are_warned_of(files: Files) -> None:

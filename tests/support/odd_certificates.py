@@ -67,9 +67,14 @@ class Issued:
     def key_pem(self) -> bytes:
         return remember_key(key_pem(self.key))
 
+    @property
+    def pem(self) -> bytes:
+        """Key and chain, as in one file."""
+        return self.key_pem + self.chain_pem
+
     def write(self, path: Path) -> Path:
         """Key and chain in one file."""
-        path.write_bytes(self.key_pem + self.chain_pem)
+        path.write_bytes(self.pem)
         path.chmod(0o600)
         return path
 
