@@ -19,12 +19,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from quorumd.config.tls_port import HTTP
 from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem
 from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.unhandled import unawaited
+from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.displacement import ConnectionsByAddress
 from quorumd.server.net.listeners import hosts_of, listen_error
 from quorumd.server.net.sockets import ends_of
@@ -44,6 +46,10 @@ BACKLOG: Final = 64
 """Connections that the kernel accepts in one turn displace none whose request could not be read before."""
 
 NO_HTTP: Final = "this is no HTTP/1 request for a page"
+TLS_HERE: Final = "TLS on a listener that is plaintext here"
+NO_TLS: Final = (
+    f"{TLS_HERE}: the pages are at http://, and at https:// with http.security.protocol: SSL"
+)
 
 LIVEZ: Final = "/livez"
 READYZ: Final = "/readyz"
@@ -88,6 +94,13 @@ class _BadRequest(Exception):
         self.status = status
         self.text = text
         self.allow = allow
+
+
+class _TlsRequest(_BadRequest):
+    """TLS in the place of a request. Every TLS library can tell from the response that this is none."""
+
+    def __init__(self) -> None:
+        super().__init__(HTTPStatus.BAD_REQUEST, NO_TLS)
 
 
 class MetricsPage:
@@ -169,6 +182,7 @@ class HttpServer:
         self._metrics = metrics
         self._server: asyncio.Server | None = None
         self._failure_lines = RateLimit(per_second=0.1, burst=5)
+        self._tls_lines = RateLimit(per_second=2, burst=20)
         self._tasks: ConnectionsByAddress[asyncio.Task[None]] = ConnectionsByAddress()
         """One for each connection, with its address, the oldest first."""
         self._pages: Pages = {
@@ -249,10 +263,12 @@ class HttpServer:
         """Raises OSError, CertificateProblem."""
         is_head = False
         try:
-            request = await _read_request(reader)
+            request = await _read_request(reader, is_plaintext=self._tls is None)
             is_head = request.method == "HEAD"
             page = self._page_for(request, _has_certificate(writer))
         except _BadRequest as error:
+            if isinstance(error, _TlsRequest):
+                self._log_tls(writer)
             refusal = Page(error.text.encode() + b"\n", status=error.status)
             return _response(refusal, is_head=is_head, allow=error.allow)
         try:
@@ -265,6 +281,15 @@ class HttpServer:
             text = b"the page could not be made; the log says why\n"
             failed = Page(text, status=HTTPStatus.INTERNAL_SERVER_ERROR)
             return _response(failed, is_head=is_head)
+
+    def _log_tls(self, writer: asyncio.StreamWriter) -> None:
+        suppressed = self._tls_lines.take()
+        if suppressed is not None:
+            fields: dict[str, object] = {"lines_suppressed": suppressed} if suppressed else {}
+            peer, why = ends_of(writer.transport).peer, CloseReason.MALFORMED.value
+            _LOGGER.warning(
+                "connection closed", peer=peer, listener=HTTP, why=why, reason=TLS_HERE, **fields
+            )
 
     def _page_for(
         self, request: _Request, has_certificate: bool
@@ -326,11 +351,13 @@ def _check_open(writer: asyncio.StreamWriter) -> None:
         raise ConnectionResetError("the client has gone")
 
 
-async def _read_request(reader: asyncio.StreamReader) -> _Request:
+async def _read_request(reader: asyncio.StreamReader, *, is_plaintext: bool) -> _Request:
     """Raises _BadRequest, OSError, CertificateProblem."""
     try:
         async with asyncio.timeout(REQUEST_SECONDS_MAX):
             head = await reader.readexactly(1)
+            if is_plaintext and head == b"\x16" and await reader.readexactly(1) == b"\x03":
+                raise _TlsRequest
             if not head.isalpha():
                 # As of a client of Kafka's protocol, which would wait for a response as long as it can.
                 raise _BadRequest(HTTPStatus.BAD_REQUEST, NO_HTTP)

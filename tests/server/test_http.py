@@ -6,10 +6,12 @@ import asyncio
 import json
 import random
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -18,7 +20,14 @@ import pytest
 
 from quorumd.raft.types import Address
 from quorumd.server.http import http_server as http
-from quorumd.server.http.http_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, HttpServer, Pages
+from quorumd.server.http.http_server import (
+    CONNECTIONS_MAX,
+    REQUEST_BYTES_MAX,
+    TLS_HERE,
+    HttpServer,
+    Pages,
+)
+from quorumd.server.model.logs import RateLimit
 from quorumd.server.model.unhandled import end_on_unhandled
 from quorumd.server.net.listeners import ListenError
 from tests.support.ports import free_port, loopbacks
@@ -180,6 +189,50 @@ def test_a_bad_request_is_answered_with_its_fault(data: bytes, status: int) -> N
             assert await get(pages, "/livez") == (200, "ok\n")
 
     run(work())
+
+
+def test_tls_is_told_that_there_is_none_and_one_line_says_just_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        async with serving(State()) as pages:
+            tls = ssl.create_default_context()
+            with pytest.raises(OSError, match="WRONG_VERSION_NUMBER"):
+                await asyncio.open_connection("127.0.0.1", pages.port, ssl=tls)
+            # Other bytes that are no request are no news.
+            for data in (b"\x16\x16\x16", b"\0\0\0\x20\0\x12", b"\x15\x03\x01", b"get\r\n\r\n"):
+                assert (await send(pages, data + b"\r\n\r\n"))[0] == 400
+            status, _, body = await send(pages, b"\x16\x03\x01\x02\x00\x01")
+            assert (status, body.startswith(TLS_HERE.encode())) == (400, True)
+            assert await get(pages, "/livez") == (200, "ok\n")
+
+    with caplog.at_level("INFO"):
+        run(work())
+    fields = [each.__dict__["quorumd_fields"] for each in caplog.records]
+    assert [each.getMessage() for each in caplog.records] == ["connection closed"] * 2
+    assert {each.pop("peer").partition(":")[0] for each in fields} == {"127.0.0.1"}
+    expected = {"listener": "http", "why": "malformed"}
+    assert fields == [{**expected, "reason": "TLS on a listener that is plaintext here"}] * 2
+
+
+def test_of_many_clients_with_tls_some_are_told_of_and_the_others_counted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    limit = partial(RateLimit, clock=lambda: now_s)
+    monkeypatch.setattr(http, "RateLimit", limit)
+
+    async def work() -> None:
+        nonlocal now_s
+        async with serving(State()) as pages:
+            for _ in range(30):
+                assert (await send(pages, b"\x16\x03\x01"))[0] == 400
+            now_s = 60.0
+            assert (await send(pages, b"\x16\x03\x01"))[0] == 400
+
+    run(work())
+    assert len(caplog.records) == 21
+    assert caplog.records[-1].__dict__["quorumd_fields"]["lines_suppressed"] == 10
 
 
 def test_random_bytes_harm_nobody() -> None:
