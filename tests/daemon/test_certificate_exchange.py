@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from quorumd.client import QuorumClient, QuorumError, Record, Security
 from quorumd.wire.messages.api_versions import ApiVersionsRequest
 from quorumd.wire.registry import API_VERSIONS_KEY
+from tests.support.https_cluster import HttpsCluster
 from tests.support.live_cluster import Cluster, running
 from tests.support.odd_certificates import Authority, now
 from tests.support.raw_client import frame, request
@@ -358,6 +360,51 @@ def test_a_bad_set_is_shown_and_counted_until_it_is_mended(
     replace(site.keystore("quorumd-2"), good)
     cluster.look_now()
     cluster.wait_for(lambda: not problems(), "the mended files")
+
+
+class Unwatched(HttpsCluster):
+    """A node that does not look at its files by itself."""
+
+    constants: ClassVar[Mapping[str, object]] = {"quorumd.security.reload.CHECK_S": 3600.0}
+
+    def shown(self) -> list[bytes]:
+        """The certificates that its listener and its pages show."""
+        return [
+            self.certificate_at(port)
+            for port in (self.port(1), int(self.http_url(1, "").rpartition(":")[2]))
+        ]
+
+    def shows(self, certificates: list[bytes]) -> bool:
+        return self.shown() == certificates
+
+    def certificate_at(self, port: int) -> bytes:
+        with (
+            socket.create_connection(("127.0.0.1", port), 10) as raw,
+            self.context(has_certificate=True).wrap_socket(
+                raw, server_hostname="localhost"
+            ) as secured,
+        ):
+            found = secured.getpeercert(binary_form=True)
+        assert found is not None
+        return found
+
+
+def test_sighup_has_a_node_look_at_once_each_time(tmp_path: Path) -> None:
+    with running(Unwatched(tmp_path / "node")) as cluster:
+        for _ in range(2):
+            since, before = len(cluster.output(1)), cluster.shown()
+            new = cluster.authority.issue("quorumd-1", HOSTS)
+            replace(cluster.folder / "node.pem", new.pem)
+            assert cluster.shown() == before
+            os.kill(cluster.pid(1), signal.SIGHUP)
+            wanted = [new.certificate.public_bytes(Encoding.DER)] * 2
+            cluster.wait_for(partial(cluster.shows, wanted), "the new certificate")
+            for line in (
+                "SIGHUP: reading keys and certificates",
+                "new certificates are in use listener=CONTROLLER ",
+                "new certificates are in use listener=http ",
+            ):
+                cluster.wait_logged(1, line, since=since)
 
 
 def test_files_that_cannot_be_used_at_the_start_are_refused_all_at_once(

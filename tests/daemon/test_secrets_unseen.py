@@ -32,6 +32,7 @@ from quorumd.server.certificate_checks import certificate_problems
 from tests.support.authority import Authority
 from tests.support.client_files import PASSWORD, ClientFiles
 from tests.support.commands import quorumctl, quorumd
+from tests.support.https_cluster import HttpsCluster
 from tests.support.live_cluster import Cluster
 from tests.support.secure_cluster import SecureCluster
 
@@ -317,6 +318,48 @@ def test_no_password_and_no_key_is_in_any_output(folder: Path) -> None:
     logs = "".join(cluster.output(node) for node in cluster.ids)
     for said in ("is not the password", "plaintext on a listener that is TLS", "quorum-state"):
         assert said in logs
+
+
+def test_secrets_that_others_may_read_are_warned_of_by_each_start_and_in_status(
+    folder: Path,
+) -> None:
+    cluster = HttpsCluster(folder)
+    (folder / "secrets").mkdir()
+    password, store = folder / "secrets" / "password", folder / "node.pem"
+    password.write_text(PASSWORD)
+    cluster.format()
+    changes = {"ssl.key.password": "${dir:secrets:password}", "http.ssl.key.password": PASSWORD}
+    cluster.write_config(1, changes)
+    held = {password: "password or key", cluster.config_path(1): "password or key"}
+    held[store] = "private key"
+    expected = [
+        f"everybody on this host may read the {what} in {path}: chmod 600 {path}"
+        for path, what in held.items()
+    ]
+
+    def warned(mode: int) -> tuple[list[str], str]:
+        """In /status, and in the log of this start."""
+        for path in held:
+            path.chmod(mode)
+        since = len(cluster.output(1))
+        cluster.start(1)
+        cluster.wait_ready(1)
+        said = cluster.status(1)["warnings"]
+        cluster.stop(1)
+        return said, cluster.output(1)[since:]
+
+    try:
+        said, log = warned(0o644)
+        assert [text for text in expected if not any(each.endswith(text) for each in said)] == []
+        assert len(said) == len(expected)
+        for text in expected:
+            (line,) = [each for each in log.splitlines() if text in each]
+            assert " WARN  tls " in line
+        said, log = warned(0o600)
+        assert said == []
+        assert "may read" not in log
+    finally:
+        cluster.kill_all()
 
 
 @pytest.mark.parametrize("which", ["password", "key"])
