@@ -18,12 +18,15 @@ from typing import NamedTuple
 import pytest
 
 from quorumd.client import CertificateProblem, QuorumClient, Security
+from quorumd.config.tls_port import HTTP
+from quorumd.security.tls_records import UNEXPECTED_MESSAGE
 from quorumd.server.net.connection_group import CLOSE_LINES_PER_S
 from tests.support.commands import quorumctl
 from tests.support.https_cluster import HttpsCluster
 from tests.support.live_cluster import running
 from tests.support.odd_certificates import SERVER_AUTH, Authority, Issued, now
 
+LISTENER = "CONTROLLER"
 MANY = 50
 TLS_1_2, TLS_1_3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
 
@@ -76,6 +79,7 @@ ROWS = (
         ("{own} (ssl.keystore.location)", "extended key usage clientAuth"),
     ),
 )
+SHOWN = [row for row in ROWS if row.shown != "none"]
 
 
 class RefusingCluster(HttpsCluster):
@@ -104,13 +108,14 @@ class RefusingCluster(HttpsCluster):
         keys = {"ssl.crl.location": self.crl}
         super().write_config(node, {**keys, **(changes or {})})
 
-    def counts(self) -> dict[str, int]:
-        """Handshakes at the listener, by outcome."""
+    def counts(self, listener: str = LISTENER) -> dict[str, int]:
+        """Handshakes there, by outcome; those of HTTP hold the one that asks."""
         url, context = self.http_url(1, "/metrics"), self.context(has_certificate=True)
         with urllib.request.urlopen(url, timeout=5, context=context) as answer:
             text = answer.read().decode()
         series = re.compile(
-            r'^quorumd_tls_handshakes_total\{listener="CONTROLLER",outcome="(\w+)"\} (\S+)$', re.M
+            rf'^quorumd_tls_handshakes_total\{{listener="{listener}",outcome="(\w+)"\}} (\S+)$',
+            re.MULTILINE,
         )
         return {outcome: int(float(count)) for outcome, count in series.findall(text)}
 
@@ -118,26 +123,46 @@ class RefusingCluster(HttpsCluster):
         lines = self.output(1)[since:].splitlines()
         return [line for line in lines if "TLS handshake failed" in line]
 
-    def refuses(self, context: ssl.SSLContext) -> str:
+    def port_of(self, listener: str) -> int:
+        url = self.http_url(1, "")
+        return int(url.rpartition(":")[2]) if listener == HTTP else self.port(1)
+
+    def refuses(self, context: ssl.SSLContext, listener: str = LISTENER) -> str:
         """The alert that a client of its own gets."""
         with (
             pytest.raises(ssl.SSLError) as refused,
-            socket.create_connection(("127.0.0.1", self.port(1)), 10) as raw,
+            socket.create_connection(("127.0.0.1", self.port_of(listener)), 10) as raw,
             context.wrap_socket(raw, server_hostname="127.0.0.1") as client,
         ):
             client.recv(1)  # in TLS 1.3 a client learns it when it reads
         return str(refused.value.reason)
 
-    def expect_one(self, context: ssl.SSLContext, alert: str, outcome: str, logged: str) -> None:
+    def expect_one(
+        self,
+        context: ssl.SSLContext,
+        alert: str,
+        outcome: str,
+        logged: str,
+        listener: str = LISTENER,
+    ) -> None:
         """One such client: one alert, one line, and one more of the count by its reason."""
-        before, since = self.counts(), len(self.output(1))
-        assert re.search(alert, self.refuses(context))
+        before, since = self.counts(listener), len(self.output(1))
+        assert re.search(alert, self.refuses(context, listener))
+        self.expect_told(before, since, outcome, logged, listener)
+
+    def expect_told(
+        self, before: dict[str, int], since: int, outcome: str, logged: str, listener: str
+    ) -> None:
+        """One line, and one more of the count by its reason."""
         self.wait_logged(1, f"why={outcome} ", since=since)
         (line,) = self.refusals(since)
         assert "peer=127.0.0.1:" in line
-        assert "listener=CONTROLLER" in line
+        assert f"listener={listener} " in line
         assert logged in line
-        assert self.counts() == {**before, outcome: before[outcome] + 1}
+        expected = {**before, outcome: before[outcome] + 1}
+        if listener == HTTP:
+            expected["done"] += 1
+        assert self.counts(listener) == expected
 
     def client_of(self, shown: str) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(self.trust))
@@ -169,6 +194,29 @@ def test_a_certificate_that_is_refused_is_told_why_counted_and_logged_once(
 
 
 @pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3], ids=["TLS 1.2", "TLS 1.3"])
+@pytest.mark.parametrize("row", SHOWN, ids=[row.shown for row in SHOWN])
+def test_a_certificate_that_http_refuses_is_told_why_counted_and_logged_once(
+    cluster: RefusingCluster, row: Row, version: ssl.TLSVersion
+) -> None:
+    """Who shows none is told by the pages what there is without one; who shows a bad one is refused."""
+    context = cluster.client_of(row.shown)
+    context.minimum_version = context.maximum_version = version
+    cluster.expect_one(context, row.alert, row.outcome, row.logged, HTTP)
+
+
+@pytest.mark.parametrize("listener", [LISTENER, HTTP])
+def test_plaintext_is_closed_counted_and_logged_once(
+    cluster: RefusingCluster, listener: str
+) -> None:
+    before, since = cluster.counts(listener), len(cluster.output(1))
+    with socket.create_connection(("127.0.0.1", cluster.port_of(listener)), 10) as client:
+        client.sendall(b"GET /livez HTTP/1.1\r\n\r\n")
+        assert client.makefile("rb").read() == UNEXPECTED_MESSAGE
+    logged = 'reason="sent plaintext on a listener that is TLS here"'
+    cluster.expect_told(before, since, "plaintext", logged, listener)
+
+
+@pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3], ids=["TLS 1.2", "TLS 1.3"])
 def test_clients_that_refuse_the_nodes_certificate_are_counted_by_why(
     cluster: RefusingCluster, version: ssl.TLSVersion
 ) -> None:
@@ -191,12 +239,15 @@ def test_clients_that_refuse_the_nodes_certificate_are_counted_by_why(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tls_1_1_is_told_why_counted_and_logged_once(cluster: RefusingCluster) -> None:
+@pytest.mark.parametrize("listener", [LISTENER, HTTP])
+def test_tls_1_1_is_told_why_counted_and_logged_once(
+    cluster: RefusingCluster, listener: str
+) -> None:
     context = cluster.client_of("none")
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
     context.set_ciphers("ALL:@SECLEVEL=0")
     logged = "speaks no version of TLS that this side does: TLSv1.2, TLSv1.3"
-    cluster.expect_one(context, "PROTOCOL_VERSION", "protocol_version", logged)
+    cluster.expect_one(context, "PROTOCOL_VERSION", "protocol_version", logged, listener)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.shown for row in ROWS])
