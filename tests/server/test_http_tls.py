@@ -17,15 +17,16 @@ import trustme
 from quorumd.config.tls import ClientAuth, TlsConfig
 from quorumd.raft.types import Address
 from quorumd.security.credentials import Credentials
-from quorumd.security.errors import CertificateProblem
+from quorumd.security.errors import CertificateProblem, HandshakeOutcome
 from quorumd.security.handshakes import Handshakes
 from quorumd.security.identity import Identity
 from quorumd.security.tls_records import UNEXPECTED_MESSAGE
-from quorumd.security.tls_stream import TlsStream, secured
+from quorumd.security.tls_stream import TlsStream, TlsWatcher, secured
 from quorumd.server.http import http_server as http
 from quorumd.server.http.http_server import CONNECTIONS_MAX, HttpServer, HttpTls, Page, Pages
 from quorumd.server.model.unhandled import end_on_unhandled
-from tests.support.serving import run
+from quorumd.server.node_tls import _HttpWatch
+from tests.support.serving import run, until
 
 
 class Watching:
@@ -47,6 +48,7 @@ class Site:
         self.ca_file = folder / "ca.pem"
         self.ca.cert_pem.write_to_path(str(self.ca_file))
         self.watching = Watching()
+        self.watcher: TlsWatcher = self.watching
         self.is_ready = True
 
     def files(self, ca: trustme.CA, name: str) -> Path:
@@ -81,7 +83,7 @@ class Site:
             return b"a 1\n" * 50_000, accept
 
         handshakes = Handshakes()
-        below = partial(secured, side=side, handshakes=handshakes, watcher=self.watching)
+        below = partial(secured, side=side, handshakes=handshakes, watcher=self.watcher)
         pages = HttpServer(
             Address("127.0.0.1", 0),
             ready=lambda: (self.is_ready, "no leader is known in epoch 7"),
@@ -213,6 +215,39 @@ def test_plaintext_is_closed_and_nothing_of_it_is_a_failed_page(
 
     run(work())
     assert not caplog.records
+
+
+def test_handshakes_are_counted_by_outcome_and_a_storm_fills_no_log(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts: dict[tuple[str, str], int] = {}
+    site.watcher = _HttpWatch(counts)
+    expected = {("http", outcome.value): 0 for outcome in HandshakeOutcome}
+    assert counts == expected
+
+    async def work() -> None:
+        async with site.serving(needs_certificate=False) as pages:
+            assert (await get(pages, site.client(), "/livez"))[0] == 200
+            _, looking = await asyncio.open_connection("127.0.0.1", pages.port)
+            looking.transport.abort()
+            await until(lambda: counts["http", "broken"] == 1)
+            assert caplog.records == [], "who only looks whether somebody listens is not told of"
+            for _ in range(40):
+                reader, writer = await asyncio.open_connection("127.0.0.1", pages.port)
+                writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+                assert await reader.read() == UNEXPECTED_MESSAGE
+                writer.close()
+
+    run(work())
+    expected["http", "done"] = expected["http", "broken"] = 1
+    expected["http", "plaintext"] = 40
+    assert counts == expected
+    fields = [each.__dict__["quorumd_fields"] for each in caplog.records]
+    assert 20 <= len(fields) < 40
+    for each in fields:
+        assert (each["listener"], each["why"]) == ("http", "plaintext")
+        assert each["reason"] == "sent plaintext on a listener that is TLS here"
+        assert each["peer"].startswith("127.0.0.1:")
 
 
 def test_half_a_handshake_ends_with_the_requests_time(
