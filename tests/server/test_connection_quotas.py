@@ -11,16 +11,7 @@ import pytest
 from quorumd.server.net import connection_quotas
 from quorumd.server.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from quorumd.server.net.connection_slots import ConnectionSlots
-from tests.support.serving import Client, Parking, Served, answering, request_frame, run, serving
-
-
-async def connect_from(served: Served, ip: str) -> Client:
-    """From an address of the loopback network: to a node one that is not its own is a stranger's."""
-    address = served.listeners.addresses[0]
-    opened = await asyncio.open_connection(address.host, address.port, local_addr=(ip, 0))
-    client = Client(*opened)
-    served.add(client)
-    return client
+from tests.support.serving import Client, Parking, answering, request_frame, run, serving
 
 
 async def is_served(client: Client) -> bool:
@@ -37,17 +28,17 @@ def test_an_address_has_as_many_connections_as_it_may_and_no_more() -> None:
 
     async def work() -> None:
         async with serving(Parking(answering), limits=limits) as served:
-            clients = [await connect_from(served, "127.0.0.2") for _ in range(3)]
+            clients = [await served.connect(ip="127.0.0.2") for _ in range(3)]
             assert [await is_served(each) for each in clients] == [True, True, False]
-            others = [await connect_from(served, "127.0.0.3") for _ in range(2)]
+            others = [await served.connect(ip="127.0.0.3") for _ in range(2)]
             assert [await is_served(each) for each in others] == [True, False]
-            own = [await connect_from(served, "127.0.0.1") for _ in range(4)]
+            own = [await served.connect(ip="127.0.0.1") for _ in range(4)]
             assert all([await is_served(each) for each in own]), "this host is free of it"
             assert served.metrics.connections_refused == 2
             clients[0].close()
             while served.metrics.connections_open > 6:  # noqa: ASYNC110 - a counter has no event to wait for
                 await asyncio.sleep(0.001)
-            assert await is_served(await connect_from(served, "127.0.0.2"))
+            assert await is_served(await served.connect(ip="127.0.0.2"))
 
     run(work())
 
@@ -55,14 +46,14 @@ def test_an_address_has_as_many_connections_as_it_may_and_no_more() -> None:
 def test_more_new_connections_than_a_second_may_have_are_closed() -> None:
     async def work() -> None:
         async with serving(Parking(answering), limits=ConnectionLimits(per_second=3)) as served:
-            clients = [await connect_from(served, "127.0.0.2") for _ in range(8)]
+            clients = [await served.connect(ip="127.0.0.2") for _ in range(8)]
             served_ones = [await is_served(each) for each in clients]
             assert served_ones[:3] == [True] * 3
             assert served.metrics.connections_refused >= 4
-            own = [await connect_from(served, "127.0.0.1") for _ in range(8)]
+            own = [await served.connect(ip="127.0.0.1") for _ in range(8)]
             assert all([await is_served(each) for each in own])
             await asyncio.sleep(0.7)
-            assert await is_served(await connect_from(served, "127.0.0.2"))
+            assert await is_served(await served.connect(ip="127.0.0.2"))
 
     run(work())
 
@@ -157,9 +148,9 @@ def test_a_connection_that_finds_no_slot_leaves_its_addresss_share(
             with monkeypatch.context() as full:
                 full.setattr(ConnectionSlots, "enter", lambda slots, connection: False)
                 for _ in range(3):
-                    refused = await connect_from(served, "127.0.0.2")
+                    refused = await served.connect(ip="127.0.0.2")
                     with suppress(ConnectionError):
                         assert await refused.rest() == b""
-            assert await is_served(await connect_from(served, "127.0.0.2"))
+            assert await is_served(await served.connect(ip="127.0.0.2"))
 
     run(work())

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -11,7 +15,17 @@ from quorumd.security.credentials import Credentials
 from quorumd.security.identity import ANONYMOUS
 from quorumd.security.tls_records import UNEXPECTED_MESSAGE
 from tests.support.certificates import Certificates
-from tests.support.serving import Parking, answering, request_frame, run, serving, until
+from tests.support.serving import (
+    DEADLINE_S,
+    Client,
+    Parking,
+    Served,
+    answering,
+    request_frame,
+    run,
+    serving,
+    until,
+)
 
 
 @pytest.fixture
@@ -137,3 +151,96 @@ def test_listeners_close_in_time_with_handshakes_in_progress(
             assert not served.listeners.connections
 
     run(work())
+
+
+class Clock(asyncio.SelectorEventLoop):
+    """A loop whose time can be stopped: then it goes on when the test says so, and never else."""
+
+    now_s: float | None = None
+
+    def time(self) -> float:
+        return super().time() if self.now_s is None else self.now_s
+
+    @contextmanager
+    def stopped(self) -> Iterator[Callable[[float], None]]:
+        self.now_s = super().time()
+        try:
+            yield self._go_on
+        finally:
+            self.now_s = None
+
+    def _go_on(self, seconds: float) -> None:
+        assert self.now_s is not None
+        self.now_s += seconds
+
+
+async def turn(condition: Callable[[], bool]) -> None:
+    """As `until`, without the loop's clock."""
+    deadline_s = monotonic() + DEADLINE_S
+    while not condition():
+        assert monotonic() < deadline_s
+        await asyncio.sleep(0)
+
+
+def test_a_handshake_has_ten_seconds_of_whatever_it_is_and_from_wherever_it_comes(
+    made: Certificates, sides: dict[str, Credentials]
+) -> None:
+    hello = tls_hello(made.client_context("a-client"))
+    begins = (hello, hello[: len(hello) // 2], hello[:1])
+    ips = [f"127.0.0.{number}" for number in range(1, 7)]
+
+    async def begin(served: Served) -> list[Client]:
+        connections = len(served.listeners.connections)
+        clients = [await served.connect(ip=ip) for ip in ips for _ in begins]
+        connections += len(clients)
+        await turn(lambda: len(served.listeners.connections) == connections)
+        for client, said in zip(clients, begins * len(ips), strict=True):
+            await client.send(said)
+        await turn(lambda: not any(each.is_silent for each in served.listeners.connections))
+        return clients
+
+    async def ends(served: Served, clients: list[Client], ended: int, left: int) -> None:
+        await turn(lambda: served.metrics.tls_handshakes["SECURE", "timeout"] == ended)
+        for client in clients:
+            await client.rest()
+        await turn(lambda: len(served.listeners.connections) == left)
+
+    async def work(go_on: Callable[[float], None], served: Served) -> None:
+        early = await begin(served)
+        go_on(4)
+        late = await begin(served)
+        counts, count = served.metrics.tls_handshakes, len(early)
+        for at in range(1, 60):
+            go_on(0.1)
+            for client in early[2::3]:
+                await client.send(hello[at : at + 1])
+            await asyncio.sleep(0)
+        assert sum(counts.values()) == 0, "9.9 s"
+        assert len(served.listeners.connections) == 2 * count
+        go_on(0.2)
+        await ends(served, early, count, left=count)
+        go_on(3.8)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert sum(counts.values()) == count, "9.9 s of those that came later"
+        go_on(0.2)
+        await ends(served, late, 2 * count, left=0)
+        assert sum(counts.values()) == 2 * count
+
+    async def whole() -> None:
+        clock = asyncio.get_running_loop()
+        assert isinstance(clock, Clock)
+        async with serving(Parking(answering), names=("SECURE",), sides=sides) as served:
+            with clock.stopped() as go_on:
+                await work(go_on, served)
+
+    with asyncio.Runner(loop_factory=Clock) as runner:
+        runner.run(whole())
+
+
+def tls_hello(context: ssl.SSLContext) -> bytes:
+    """What a client says first."""
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
+    return outgoing.read()

@@ -143,9 +143,15 @@ class Served:
         self.metrics = metrics
         self._clients: list[Client] = []
 
-    async def connect(self, listener: int = 0, tls: ssl.SSLContext | None = None) -> Client:
-        address = self.listeners.addresses[listener]
-        client = Client(*await asyncio.open_connection(address.host, address.port, ssl=tls))
+    async def connect(
+        self, listener: int = 0, tls: ssl.SSLContext | None = None, *, ip: str = ""
+    ) -> Client:
+        """From `ip`, of the loopback network: to a node one that is not its own is a stranger's."""
+        address, local = self.listeners.addresses[listener], (ip, 0) if ip else None
+        opened = await asyncio.open_connection(
+            address.host, address.port, ssl=tls, local_addr=local
+        )
+        client = Client(*opened)
         self.add(client)
         return client
 
