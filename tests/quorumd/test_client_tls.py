@@ -20,6 +20,7 @@ from quorumd import (
     ConfigError,
     KeyValueView,
     PeerSpeaksPlaintext,
+    QuorumAdmin,
     QuorumClient,
     QuorumUnavailable,
     Record,
@@ -147,6 +148,30 @@ def test_security_by_arguments_is_that_of_a_file(files: ClientFiles) -> None:
             QuorumClient(quorum.addresses, security=given) as client,
         ):
             assert (await client.describe_quorum()).leader_id == 1
+
+    asyncio.run(run())
+
+
+def test_an_admin_client_is_as_secure_and_as_soon_refused(
+    files: ClientFiles, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        good = security_of(files.client_keys())
+        stranger = ClientFiles(tmp_path / "other").store("stranger")
+        bad = security_of({**files.client_keys(), "ssl.keystore.location": stranger})
+        async with secured_quorum(files) as quorum:
+            async with QuorumAdmin(quorum.addresses, security=good) as admin:
+                assert (await admin.describe()).leader_id == 1
+            for security, said in (
+                (bad, r"stranger\.pem"),
+                (None, r"security\.protocol=SSL"),
+            ):
+                async with QuorumAdmin(
+                    quorum.addresses, timeout_ms=TIMEOUT_MS, security=security
+                ) as admin:
+                    with pytest.raises(CertificateProblem, match=said):
+                        async with asyncio.timeout(AT_ONCE_S):
+                            await admin.describe()
 
     asyncio.run(run())
 

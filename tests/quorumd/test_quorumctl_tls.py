@@ -102,6 +102,23 @@ def test_the_variable_names_the_file_and_what_means_nothing_is_named_once(
     assert done.err.count("linger.ms") == done.err.count("acks") == 1
 
 
+def test_a_pkcs12_store_is_read_with_its_password(secure: Secure, quorumctl: Run) -> None:
+    keys = {
+        **secure.files.client_keys("keeper"),
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": secure.files.pkcs12("keeper"),
+        "ssl.keystore.password": PASSWORD,
+    }
+    file = secure.files.properties(keys, "pkcs12.properties")
+    where = ("-b", secure.cluster.secure_bootstrap, "--command-config", file)
+    done = quorumctl("append", *where, "kept in PKCS12")
+    assert (done.code, done.err) == (0, "")
+    done = quorumctl("tail", "--from-beginning", *where)
+    assert (done.code, done.err) == (0, "")
+    assert "kept in PKCS12" in done.out
+    assert PASSWORD not in done.out
+
+
 # --- what is wrong is said at once
 
 
