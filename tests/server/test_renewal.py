@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
 from collections.abc import AsyncIterator, Callable
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
+from functools import partial
+from itertools import pairwise
+from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from quorumd.raft.types import Endpoint
 from quorumd.security.credentials import Credentials
 from quorumd.security.handshakes import Handshakes
 from quorumd.security.identity import Identity
 from quorumd.security.tls_stream import TlsStream
 from quorumd.server.net import renewal
+from quorumd.server.net.connection import Connection
+from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.renewal import Renewal
 from tests.support.certificates import Certificates
 from tests.support.serving import Client, Parking, Served, answering, request_frame, run, serving
@@ -144,6 +152,90 @@ def test_a_connection_ends_when_its_certificate_does(made: Certificates) -> None
             assert served.metrics.connections_closed == {"expired": 1}
 
     run(work())
+
+
+class Clock:
+    """An event loop as far as a renewal needs one: whatever has a time is done then, at once."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._count = 0
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+
+    def call_later(self, delay_s: float, act: Callable[..., None], *arguments: object) -> None:
+        self._count += 1
+        heapq.heappush(self._due, (self.now_s + delay_s, self._count, partial(act, *arguments)))
+
+    def run(self, until_s: float = inf) -> None:
+        while self._due and self._due[0][0] <= until_s:
+            self.now_s, _, act = heapq.heappop(self._due)
+            act()
+
+
+class Opened:
+    """A connection, or a link, that notes when it is closed; one that is asked to end may have a request."""
+
+    def __init__(self, clock: Clock, listener: str = "", *, is_waiting: bool = False) -> None:
+        self.listener = Endpoint(listener, "127.0.0.1", 0)
+        self.is_waiting = is_waiting
+        self.is_open = True
+        self.asked_s = inf
+        """When it was asked to end."""
+        self.closed_s = inf
+        self._clock = clock
+
+    def close_after_responses(self, reason: CloseReason) -> None:
+        self.asked_s = self._clock.now_s
+        if not self.is_waiting:
+            self.close()
+
+    def close(self, *_: object) -> None:
+        self.is_open = False
+        self.closed_s = self._clock.now_s
+
+
+@pytest.mark.pure
+def test_all_that_is_open_is_made_anew_within_a_minute_and_never_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A follower's connections to this node come in the last half of it, one after another, and the links
+    of this node in the first: it never has to do without a majority."""
+    clock = Clock()
+    monkeypatch.setattr(renewal, "asyncio", SimpleNamespace(get_running_loop=lambda: clock))
+    clients = [Opened(clock, "SECURE", is_waiting=bool(number % 2)) for number in range(100)]
+    peers = [Opened(clock, "SECURE", is_waiting=bool(number % 2)) for number in range(4)]
+    others = [Opened(clock, "CLIENTS") for _ in range(3)]
+    links = [Opened(clock) for _ in range(4)]
+    renewal_ = Renewal(
+        lambda: cast("list[Connection]", [*clients, *peers, *others]),
+        lambda connection: connection in cast("list[Connection]", peers),
+        lambda: cast("list[TlsStream]", links),
+    )
+    renewal_.renew_connections("SECURE")
+    renewal_.renew_links()
+    clock.run(until_s=20.0)
+    # The CA was changed again. What waits rests on older files still, and keeps its time.
+    late = Opened(clock, "SECURE")
+    clients.append(late)
+    renewal_.renew_connections("SECURE")
+    clock.run()
+
+    for each in clients[:-1]:
+        assert 0 < each.asked_s < 55
+        assert each.closed_s == each.asked_s + (5 if each.is_waiting else 0)
+    assert 20 < late.closed_s < 80
+    at_s = sorted(each.asked_s for each in clients[:-1])
+    assert max(at_s) - min(at_s) > 50, "nearly the whole minute is used"
+    assert max(b - a for a, b in pairwise(at_s)) < 1, "and at no moment many of them are closed"
+    assert min(b - a for a, b in pairwise(at_s)) > 0.1
+    for found, first_s, last_s in ((links, 0, 30), (peers, 30, 55)):
+        times_s = sorted(each.closed_s if found is links else each.asked_s for each in found)
+        assert first_s < times_s[0]
+        assert times_s[-1] < last_s
+        assert min(b - a for a, b in pairwise(times_s)) >= 5, "one after another"
+    assert max(each.closed_s for each in peers) <= 60
+    assert all(each.is_open for each in others), "that listener has the CA that it had"
+    assert not renewal_._waiting
 
 
 class Link(asyncio.Protocol):
