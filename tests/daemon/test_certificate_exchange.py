@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
+import tempfile
 import threading
 import time
 import urllib.request
@@ -29,11 +31,10 @@ from tests.support.live_cluster import Cluster, running
 from tests.support.odd_certificates import Authority, now
 from tests.support.raw_client import frame, request
 
-RENEWAL_S = 20.0
-"""Within this time the nodes make all connections anew, and not in a minute."""
-RENEWED_S = 25.0
-"""Longer than that."""
+LATE_S = 5.0
 ANSWER_S = 75.0
+ESTABLISHED = "01"
+"""In /proc/net/tcp."""
 HOSTS = ("127.0.0.1", "localhost")
 
 
@@ -46,15 +47,18 @@ class Site:
         self._folder = folder
 
     def trusting(self, *authorities: Authority) -> None:
-        replace(self.trust, b"".join(each.pem for each in authorities))
+        self.put({self.trust: b"".join(each.pem for each in authorities)})
 
     def keystore(self, name: str) -> Path:
         return self._folder / f"{name}.pem"
 
     def issue(self, authority: Authority, *names: str) -> None:
-        for name in names:
-            issued = authority.issue(name, HOSTS)
-            replace(self.keystore(name), issued.key_pem + issued.chain_pem)
+        issued = {self.keystore(name): authority.issue(name, HOSTS) for name in names}
+        self.put({path: each.key_pem + each.chain_pem for path, each in issued.items()})
+
+    def put(self, files: Mapping[Path, bytes]) -> None:
+        for path, data in files.items():
+            replace(path, data)
 
     def security(self, name: str) -> Security:
         return Security(
@@ -64,6 +68,27 @@ class Site:
             ssl_keystore_type="PEM",
             ssl_keystore_location=self.keystore(name),
         )
+
+
+class MountedSite(Site):
+    """As Kubernetes mounts secrets: links lead through `..data`, a link that is replaced when they change."""
+
+    def put(self, files: Mapping[Path, bytes]) -> None:
+        data = self._folder / "..data"
+        before = data.resolve()
+        now = Path(tempfile.mkdtemp(prefix="..", dir=self._folder))
+        if data.exists():
+            shutil.copytree(before, now, dirs_exist_ok=True)
+        for path, content in files.items():
+            replace(now / path.name, content)
+        new = self._folder / "..data_tmp"
+        new.symlink_to(now.name)
+        new.rename(data)
+        for path in files:
+            if not path.is_symlink():
+                path.symlink_to(f"..data/{path.name}")
+        if before != data:
+            shutil.rmtree(before)
 
 
 def replace(path: Path, data: bytes) -> None:
@@ -76,7 +101,9 @@ def replace(path: Path, data: bytes) -> None:
 class SecuredCluster(Cluster):
     """Three nodes with one listener, which is TLS; their HTTP is not."""
 
-    constants: ClassVar[Mapping[str, object]] = {"quorumd.server.net.renewal.RENEWAL_S": RENEWAL_S}
+    renewal_s: ClassVar[float] = 20.0
+    """Within this time the nodes make all connections anew, and not in a minute."""
+    constants: ClassVar[Mapping[str, object]] = {"quorumd.server.net.renewal.RENEWAL_S": renewal_s}
 
     def __init__(self, folder: Path, site: Site, settings: Mapping[str, object]) -> None:
         super().__init__(folder)
@@ -106,6 +133,22 @@ class SecuredCluster(Cluster):
         for node in self.ids:
             self.wait_for(partial(holds, node), f"{what} on node {node}")
 
+    def connections(self) -> set[str]:
+        """Connections to nodes, by the inode of the other end's socket."""
+        ports = {self.port(node) for node in self.ids}
+        rows = map(str.split, Path("/proc/net/tcp").read_text().splitlines()[1:])
+        return {
+            row[9]
+            for row in rows
+            if row[3] == ESTABLISHED and int(row[2].partition(":")[2], 16) in ports
+        }
+
+    def links(self) -> set[str]:
+        """Those of them that nodes have made."""
+        opened = (os.readlink(each) for node in self.ids for each in _descriptors(self.pid(node)))
+        inodes = {name.removeprefix("socket:[")[:-1] for name in opened}
+        return self.connections() & inodes
+
     def subjects(self, node: int) -> set[str]:
         return {each["subject"] for each in self.certificates(node)}
 
@@ -120,6 +163,23 @@ class SecuredCluster(Cluster):
             text = answer.read().decode()
         found = re.search(rf"^{re.escape(series)} (\S+)", text, re.MULTILINE)
         return int(float(found[1])) if found else 0
+
+
+class PollingCluster(SecuredCluster):
+    """Nobody tells its nodes of new files: they look often."""
+
+    renewal_s = 12.0
+    constants: ClassVar[Mapping[str, object]] = {
+        "quorumd.server.net.renewal.RENEWAL_S": renewal_s,
+        "quorumd.security.reload.CHECK_S": 0.5,
+    }
+
+    def look_now(self) -> None:
+        """It would be done by hand."""
+
+
+def _descriptors(pid: int) -> list[Path]:
+    return [each for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()]
 
 
 class Appending:
@@ -169,8 +229,10 @@ class Appending:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path / "certificates")
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    """With parameters a MountedSite, or not."""
+    kind: type[Site] = getattr(request, "param", Site)
+    return kind(tmp_path / "certificates")
 
 
 NODES = ("quorumd-1", "quorumd-2", "quorumd-3")
@@ -188,7 +250,8 @@ def old(site: Site) -> Authority:
 
 @pytest.fixture
 def cluster(tmp_path: Path, site: Site, old: Authority) -> Iterator[SecuredCluster]:
-    with running(SecuredCluster(tmp_path / "quorum", site, {})) as made:
+    kind = PollingCluster if isinstance(site, MountedSite) else SecuredCluster
+    with running(kind(tmp_path / "quorum", site, {})) as made:
         yield made
 
 
@@ -201,6 +264,7 @@ def strict(tmp_path: Path, site: Site, old: Authority) -> Iterator[SecuredCluste
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("site", [Site, MountedSite], indirect=True)
 def test_a_ca_is_exchanged_in_three_steps_under_load(
     cluster: SecuredCluster, site: Site, old: Authority
 ) -> None:
@@ -220,13 +284,17 @@ def test_a_ca_is_exchanged_in_three_steps_under_load(
         cluster.everywhere(lambda node: own_ends(cluster)[node] != before[node], "its new one")
         appending.go_on(0.5)
 
+        connections, links = cluster.connections(), cluster.links()
+        closed = sum(cluster.closed(node, "renewed") for node in cluster.ids)
         site.trusting(new)
         cluster.look_now()
         cluster.everywhere(lambda node: "CN=old CA" not in cluster.subjects(node), "one CA")
-        appending.go_on(RENEWED_S)
+        appending.go_on(cluster.renewal_s + LATE_S)
+        assert not connections & cluster.connections()
     # All connections were made anew, and not one election was held for it.
     assert cluster.epochs() == epochs
-    assert sum(cluster.closed(node, "renewed") for node in cluster.ids) >= 2
+    renewed = sum(cluster.closed(node, "renewed") for node in cluster.ids) - closed
+    assert abs(renewed - len(connections - links)) <= 1, "nodes have renewed their links themselves"
     cluster.wait_converged()
     site.issue(old, "late")
     with (
@@ -262,6 +330,7 @@ def test_a_certificate_that_is_revoked_ends_its_connection_and_no_other(
     victim.write(site.keystore("victim"))
     with Appending(strict, "a-client") as appending, connection(strict, site, "victim") as open_:
         appending.go_on(0.5)
+        connections = strict.connections()
         replace(site.crl, old.crl(victim, number=2))
         strict.look_now()
         assert open_.recv(1) == b""
@@ -270,6 +339,8 @@ def test_a_certificate_that_is_revoked_ends_its_connection_and_no_other(
             connection(strict, site, "victim"),
         ):
             pass
+        renewed = "all connections and links to be made anew"
+        strict.wait_for(lambda: not connections & strict.connections(), renewed)
         appending.go_on(1)
 
 
