@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,14 @@ from quorumd.wire.messages.vote import (
     VoteResponse,
 )
 from tests.support.live_cluster import running
+from tests.support.majority import MajorityWatch
 from tests.support.raw_client import Hungup, RawClient
-from tests.support.secure_cluster import Appending, SecureCluster
+from tests.support.secure_cluster import PLAIN, SECURE, Appending, SecureCluster
 
 OBSERVERS = (4,)
 QUICK = {"quorum.fetch.timeout.ms": 1500, "quorum.election.timeout.ms": 700}
-
+WITHOUT_MAJORITY_S = 2.25
+"""When a leader resigns that no majority fetches from. A leader that is stopped hands over in much less."""
 
 BEFORE_TLS = "735e486"
 """The last commit whose nodes know no TLS."""
@@ -85,6 +88,20 @@ def protocols(cluster: SecureCluster) -> dict[int, list[int]]:
     return {node: cluster.status(node)["plaintext_peers"] for node in cluster.ids}
 
 
+def wait_endpoints(cluster: SecureCluster, ports: Mapping[str, Callable[[int], int]]) -> None:
+    """Until the log of every node has these listeners of each voter, and no others."""
+    wanted = {
+        voter: {f"{name}://127.0.0.1:{port(voter)}" for name, port in ports.items()}
+        for voter in cluster.voters
+    }
+
+    def logged() -> list[dict[int, set[str]]]:
+        voters = (cluster.status(node)["voters"] for node in cluster.ids)
+        return [{each["id"]: {*each["endpoints"]} for each in known} for known in voters]
+
+    cluster.wait_for(lambda: all(each == wanted for each in logged()), f"{[*ports]} in all logs")
+
+
 def hangs_up_on_a_vote(port: int) -> bool:
     """In the name of each node."""
     return all(vote_of(node, port) is None for node in (1, 2, 3))
@@ -112,27 +129,36 @@ def test_a_quorum_becomes_tls_and_plaintext_again_without_a_failed_append(
     if not is_static:
         cluster.is_static = False
         cluster.roll("plaintext")
-    with Appending(cluster.bootstrap) as appending:
-        cluster.roll("plaintext first")
-        appending.wait_progress()
-        cluster.roll("TLS first", *OBSERVERS, 1)
-        cluster.wait_for(lambda: protocols(cluster)[1] == [2, 3], "node 1 knows who is behind")
-        assert [text for text in cluster.status(1)["warnings"] if "in plaintext still" in text]
-        cluster.roll("TLS first", 2, 3)
-        cluster.wait_for(lambda: not any(protocols(cluster).values()), "nobody is behind")
-        appending.wait_progress()
-        for node in cluster.ids:
-            assert hangs_up_on_a_vote(cluster.port(node)), "raft requests in plaintext are over"
-    with cluster.secure_client() as moved:
+    moved, back = cluster.secure_client(), Appending(cluster.bootstrap)
+    with MajorityWatch(cluster) as majority, ExitStack() as moving:
+        with Appending(cluster.bootstrap) as appending:
+            cluster.roll("plaintext first")
+            wait_endpoints(cluster, {PLAIN: cluster.port, SECURE: cluster.secure_ports.__getitem__})
+            appending.wait_progress()
+            cluster.roll("TLS first", *OBSERVERS, 1)
+            cluster.wait_for(lambda: protocols(cluster)[1] == [2, 3], "node 1 knows who is behind")
+            assert [text for text in cluster.status(1)["warnings"] if "in plaintext still" in text]
+            cluster.roll("TLS first", 2, 3)
+            cluster.wait_for(lambda: not any(protocols(cluster).values()), "nobody is behind")
+            appending.wait_progress()
+            for node in cluster.ids:
+                assert hangs_up_on_a_vote(cluster.port(node)), "raft requests in plaintext are over"
+            moving.enter_context(moved)
+            for load in (moved, appending):
+                load.wait_progress()
         cluster.roll("TLS")
+        wait_endpoints(cluster, {SECURE: cluster.secure_ports.__getitem__})
         moved.wait_progress()
         cluster.roll("TLS first")
-        moved.wait_progress()
-    with Appending(cluster.bootstrap) as back:
-        cluster.roll("plaintext first")
-        back.wait_progress()
-        cluster.roll("plaintext")
-        back.wait_progress()
+        with back:
+            for load in (back, moved):
+                load.wait_progress()
+            moving.close()
+            cluster.roll("plaintext first")
+            back.wait_progress()
+            cluster.roll("plaintext")
+            back.wait_progress()
+    assert majority.longest_without_s < WITHOUT_MAJORITY_S
     cluster.assert_same_logs()
     for load in (appending, moved, back):
         load.assert_nothing_lost(cluster)
@@ -173,7 +199,10 @@ def test_nodes_of_the_release_before_become_tls_and_are_what_they_were_again(
         if not is_static:
             cluster.is_static = False
             cluster.roll("plaintext")
-        with Appending(cluster.bootstrap) as appending:
+        with (
+            MajorityWatch(cluster) as majority,
+            Appending(cluster.bootstrap) as appending,
+        ):
             for node in cluster.ids:
                 cluster.roll("plaintext first", node)
                 appending.wait_progress()
@@ -185,3 +214,4 @@ def test_nodes_of_the_release_before_become_tls_and_are_what_they_were_again(
             appending.wait_progress()
         cluster.assert_same_logs()
         appending.assert_nothing_lost(cluster)
+        assert majority.longest_without_s < WITHOUT_MAJORITY_S
