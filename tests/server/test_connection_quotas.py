@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
 
 import pytest
 
+from quorumd.security.credentials import Credentials
 from quorumd.server.net import connection_quotas
 from quorumd.server.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from quorumd.server.net.connection_slots import ConnectionSlots
-from tests.support.serving import Client, Parking, answering, request_frame, run, serving
+from tests.support.certificates import Certificates
+from tests.support.serving import (
+    Client,
+    Parking,
+    Served,
+    answering,
+    request_frame,
+    run,
+    serving,
+    until,
+)
+
+
+async def connect_from(served: Served, ip: str, tls: ssl.SSLContext | None = None) -> Client:
+    """From an address of the loopback network: to a node one that is not its own is a stranger's."""
+    address = served.listeners.addresses[0]
+    opened = await asyncio.open_connection(address.host, address.port, ssl=tls, local_addr=(ip, 0))
+    client = Client(*opened)
+    served.add(client)
+    return client
 
 
 async def is_served(client: Client) -> bool:
@@ -54,6 +75,67 @@ def test_more_new_connections_than_a_second_may_have_are_closed() -> None:
             assert all([await is_served(each) for each in own])
             await asyncio.sleep(0.7)
             assert await is_served(await served.connect(ip="127.0.0.2"))
+
+    run(work())
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+def serving_tls(
+    made: Certificates, limits: ConnectionLimits
+) -> AbstractAsyncContextManager[Served]:
+    sides = {"SECURE": Credentials(made.config("node", "localhost"), is_server=True)}
+    return serving(Parking(answering), names=("SECURE",), sides=sides, limits=limits)
+
+
+async def is_served_by_tls(served: Served, ip: str, tls: ssl.SSLContext) -> bool:
+    try:
+        return await is_served(await connect_from(served, ip, tls))
+    except OSError:
+        return False
+
+
+def test_by_tls_an_address_has_no_more_from_the_accept_on(made: Certificates) -> None:
+    async def work() -> None:
+        tls, stranger = made.client_context("a-client"), made.client_context()
+        async with serving_tls(made, ConnectionLimits(per_ip=2)) as served:
+            silent = await connect_from(served, "127.0.0.2")
+            await until(lambda: len(served.listeners.connections) == 1)
+            assert await is_served_by_tls(served, "127.0.0.2", tls)
+            assert not await is_served_by_tls(served, "127.0.0.2", tls)
+            assert served.metrics.connections_refused == 1
+            assert served.metrics.tls_handshakes["SECURE", "done"] == 1
+            assert await is_served_by_tls(served, "127.0.0.3", tls)
+            assert await is_served_by_tls(served, "127.0.0.1", tls), "this host is free of it"
+            # Who fails a handshake, or never begins one, leaves its share to others.
+            silent.close()
+            await until(lambda: len(served.listeners.connections) == 3)
+            assert not await is_served_by_tls(served, "127.0.0.2", stranger)
+            await until(lambda: len(served.listeners.connections) == 3)
+            assert served.metrics.connections_refused == 1
+            assert await is_served_by_tls(served, "127.0.0.2", tls)
+
+    run(work())
+
+
+def test_by_tls_more_new_connections_than_a_second_may_have_cost_no_handshake(
+    made: Certificates,
+) -> None:
+    async def work() -> None:
+        tls = made.client_context("a-client")
+        async with serving_tls(made, ConnectionLimits(per_second=1)) as served:
+            tries = (is_served_by_tls(served, "127.0.0.2", tls) for _ in range(12))
+            served_ones = await asyncio.gather(*tries)
+            assert served_ones.count(True) >= 1
+            refused = served_ones.count(False)
+            assert refused >= 6
+            assert served.metrics.connections_refused == refused
+            assert sum(served.metrics.tls_handshakes.values()) == 12 - refused
+            await asyncio.sleep(1.1)
+            assert await is_served_by_tls(served, "127.0.0.2", tls)
 
     run(work())
 
