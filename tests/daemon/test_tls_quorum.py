@@ -74,7 +74,12 @@ def test_a_killed_leader_is_replaced_and_nothing_is_lost(cluster: SecureCluster)
     appending.assert_nothing_lost(cluster)
 
 
-def test_a_quorum_that_was_down_whole_comes_up(cluster: SecureCluster) -> None:
+@pytest.mark.parametrize("is_static", [True, False], ids=["quorum.voters", "bootstrap servers"])
+def test_a_quorum_that_was_down_whole_comes_up(cluster: SecureCluster, is_static: bool) -> None:
+    if not is_static:
+        cluster.is_static = False
+        cluster.roll("TLS first", *cluster.voters)
+        assert "quorum.voters" not in cluster.config_path(1).read_text()
     with Appending(cluster.bootstrap) as appending:
         appending.wait_progress()
     for node in cluster.voters:
@@ -84,6 +89,8 @@ def test_a_quorum_that_was_down_whole_comes_up(cluster: SecureCluster) -> None:
     with Appending(cluster.bootstrap) as again:
         again.wait_progress()
     cluster.assert_same_logs()
+    for load in (appending, again):
+        load.assert_nothing_lost(cluster)
 
 
 def added(cluster: SecureCluster, node: int, asked: int) -> AddRaftVoterResponse:
