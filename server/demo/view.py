@@ -180,7 +180,7 @@ def hints(
         refused = [
             "Refused, because no certificate is shown:",
             f"  env -u QUORUM_COMMAND_CONFIG {ctl} describe",
-            f"  sleep 1 | openssl s_client -connect {addresses[0]} -CAfile {ca}",
+            f"  openssl s_client -ign_eof -connect {addresses[0]} -CAfile {ca} </dev/null",
         ]
     return [
         f"In a browser: {'  '.join(f'http://{page}/' for page in pages)}",
