@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -247,8 +248,15 @@ def test_java_goes_on_by_certificate_when_a_leader_is_killed(
 
         write(KILLED_AFTER)
         cluster.wait_for(lambda: len(lines_of(reader.out)) >= KILLED_AFTER, "the reader")
+        describe = (*at[:2], "--command-config", config, "describe", "--status")
+        tool = Command(f"{TOOLS}.MetadataQuorumCommand", describe)
+        described = stack.enter_context(closing(Running(tmp_path, "described", tool)))
         cluster.kill(victim)
         write(KILLED_AFTER)
+        assert described.finish() == 0, described.err
+        leader = re.search(r"LeaderId: +(\d+)", described.out)
+        assert leader is not None, described.out
+        assert int(leader[1]) != victim
         assert writer.finish() == 0, writer.err
         assert "Error when sending" not in writer.err
         cluster.wait_for(lambda: len(lines_of(reader.out)) >= len(sent), "the reader")
