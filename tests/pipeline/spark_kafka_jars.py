@@ -7,10 +7,13 @@ interfaces for sources have not changed since.
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+
+import pytest
 
 DOWNLOAD_TIMEOUT_S = 300
 
@@ -38,6 +41,14 @@ def spark_kafka_jars() -> list[Path]:
             if not libs.is_dir():
                 _download(libs)
     return sorted(libs.glob("*.jar"))
+
+
+def has_spark_kafka_source() -> bool:
+    """Whether Spark's Kafka source can be tested here. On CI it must be: the test fails if it cannot."""
+    has_jars = bool(spark_kafka_jars())
+    if not has_jars and os.environ.get("CI") == "true":
+        pytest.fail("on CI Spark's Kafka source must be tested, but Maven (mvn) is missing")
+    return has_jars
 
 
 def _download(libs: Path) -> None:

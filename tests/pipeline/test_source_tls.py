@@ -12,9 +12,10 @@ import pytest
 
 from quorumd.pipeline.errors import BadOption
 from quorumd.pipeline.source.options import parse_options
+from tests.pipeline import spark_kafka_jars
 from tests.pipeline.filling import append, some_records
 from tests.pipeline.quick_start import COMMAND
-from tests.pipeline.spark_kafka_jars import spark_kafka_jars
+from tests.pipeline.spark_kafka_jars import has_spark_kafka_source
 from tests.support.client_files import PASSWORD, ClientFiles
 from tests.support.live_cluster import TOPIC, running
 from tests.support.secure_cluster import SecureCluster
@@ -110,6 +111,18 @@ def test_a_private_key_is_no_option() -> None:
         parse_options({**SERVERS, "kafka.ssl.keystore.key": "-----BEGIN PRIVATE KEY-----"})
 
 
+def test_on_ci_the_source_of_kafka_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_kafka_jars, "_CACHE", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CI", raising=False)
+    assert not has_spark_kafka_source()
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match=r"Maven \(mvn\) is missing"):
+        has_spark_kafka_source()
+
+
 # --- with it
 
 
@@ -121,7 +134,7 @@ def test_both_sources_read_with_the_same_options_and_no_secret_is_kept(
     ours = spark.read.format("quorumd").options(**secure.options, includeControl="false").load()
     values = sorted(row.offset for row in ours.select("offset").collect())
     assert len(values) == secure.count
-    if spark_kafka_jars():
+    if has_spark_kafka_source():
         theirs = spark.read.format("kafka").options(**secure.options, subscribe=TOPIC).load()
         assert sorted(row.offset for row in theirs.select("offset").collect()) == values
     ours.explain(extended=True)
@@ -153,7 +166,7 @@ def test_streams_of_both_sources_go_on_by_certificate_when_the_leader_is_killed(
 ) -> None:
     cluster = own_quorum.cluster
     sources = {"quorumd": {"includeControl": "false"}}
-    if spark_kafka_jars():
+    if has_spark_kafka_source():
         sources["kafka"] = {"subscribe": TOPIC}
     queries = {}
     for kind, more in sources.items():
