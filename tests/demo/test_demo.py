@@ -19,6 +19,7 @@ import pytest
 from quorumd.server.demo.nodes import DEMO_LOCK, lock_holder, prepare
 from quorumd.storage.layout import LOCK
 from tests.demo.terminal import DEADLINE_S, Terminal
+from tests.support import canary
 
 PROGRAM = [sys.executable, "-P", "-m", "quorumd.server.main"]
 QUORUMCTL = [sys.executable, "-P", "-c", "from quorumd.cli.entry import main; main()"]
@@ -239,6 +240,7 @@ def test_a_directory_with_other_things_is_left_alone(directory: Path) -> None:
 def test_a_secure_demo_takes_whom_it_gave_a_certificate_and_nobody_else(directory: Path) -> None:
     started = demo(directory, "--secure", "--detach")
     assert started.returncode == 0, started.stderr
+    assert canary.remember_keys_below(directory) == 5, "of the CA, three nodes and a client"
     printed = re.findall(r"export (\w+)=(.+)", started.stdout)
     exports = {name: shlex.split(value)[0] for name, value in printed}
     environ = {name: value for name, value in os.environ.items() if not name.startswith("QUORUM")}
@@ -265,10 +267,15 @@ def test_a_secure_demo_takes_whom_it_gave_a_certificate_and_nobody_else(director
         )
         assert tried.returncode == 1, command
         assert words in tried.stderr, command
+        canary.check(tried.stdout + tried.stderr, command)
     assert "Verification: OK" in tried.stdout, "it trusts the node, and the node does not trust it"
     assert demo(directory, "--stop").returncode == 0
     again = demo(directory, "--detach")
     assert "QUORUM_COMMAND_CONFIG" in again.stdout
+    logs = sorted(directory.glob("*.log"))
+    assert len(logs) == 4, "of the demo and its nodes"
+    for shown in (started.stdout, again.stdout, *(path.read_text() for path in logs)):
+        canary.check(shown, "what the demo prints and logs")
 
 
 def test_a_demo_does_not_become_secure_afterwards(directory: Path) -> None:

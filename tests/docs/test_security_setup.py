@@ -16,6 +16,7 @@ import pytest
 
 from tests.docs.shell import BIN, environment, replaced, run_shell
 from tests.docs.test_commands import blocks_of
+from tests.support import canary
 from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.live
@@ -66,6 +67,8 @@ class Hosts:
             script, "-e", folder=self.host(node), environ=self._environ, timeout_s=WAIT_S
         )
         assert done.returncode == 0, f"{lines}\n{done.stdout}"
+        canary.remember_keys_below(self._folder)
+        canary.check(done.stdout, f"what {lines} print")
         return done.stdout
 
     def start(self, node: int) -> None:
@@ -77,6 +80,8 @@ class Hosts:
         for process in self._nodes:
             process.kill()
             process.wait()
+        for path in self._folder.glob("*/log"):
+            canary.check(path.read_text(), f"the log {path}")
 
     def status(self, node: int) -> dict[str, Any]:
         url = f"http://{self.address(node)}:{self._http_port}/status"

@@ -18,10 +18,15 @@ from quorumd.security.checks import problems_of
 from quorumd.security.credentials import Credentials
 from quorumd.security.make_certificates import NODE_PRINCIPALS
 from quorumd.server.main import cli
+from tests.support import canary
 
 
 def certs(directory: Path, command: str, *arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["certs", command, "--dir", str(directory), *arguments])
+    """What the command does; it prints no key that it has made."""
+    result = CliRunner().invoke(cli, ["certs", command, "--dir", str(directory), *arguments])
+    canary.remember_keys_below(directory)
+    canary.check(result.output, f"certs {command}")
+    return result
 
 
 @pytest.fixture
@@ -43,6 +48,12 @@ def config(directory: Path, store: str) -> TlsConfig:
         ssl_truststore_location=directory / "ca.pem",
         ssl_client_auth=ClientAuth.REQUIRED,
     )
+
+
+@pytest.mark.parametrize("name", ["ca.key", "quorumd-1.pem", "alice.pem"])
+def test_a_key_would_be_found_in_what_is_printed(made: Path, name: str) -> None:
+    with pytest.raises(AssertionError, match="holds a private key"):
+        canary.check(f"a line\n{(made / name).read_text()}", name)
 
 
 def test_a_nodes_certificate_serves_for_both_sides_and_for_its_hosts_alone(made: Path) -> None:

@@ -5,7 +5,12 @@ Searched are the logs of nodes, what `quorumd` and `quorumctl` print, and what e
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 LINE_LENGTH_MIN = 40
+KEY_FILES = (".key", ".pem")
+_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\n[^-]+-----END [A-Z ]*PRIVATE KEY-----")
 _secrets: set[str] = set()
 
 
@@ -20,6 +25,15 @@ def remember_key(pem: bytes) -> bytes:
     lines = pem.decode().splitlines()[1:-1]
     _secrets.update(line for line in lines if len(line) >= LINE_LENGTH_MIN)
     return pem
+
+
+def remember_keys_below(folder: Path) -> int:
+    """As `remember_key`, of all keys in the files below a folder. Returns how many there are."""
+    files = [path.read_bytes() for path in folder.rglob("*") if path.suffix in KEY_FILES]
+    found = [key for data in files for key in _KEY.findall(data)]
+    for key in found:
+        remember_key(key)
+    return len(found)
 
 
 def check(text: str, where: str) -> None:
