@@ -94,6 +94,8 @@ class KnownLeader:
     """The leader resigned: EndQuorumEpoch says so, and so did the leader's own response."""
     unconfirmed_end: UnconfirmedEnd | None = None
     """The last EndQuorumEpoch of this epoch that is not confirmed."""
+    older_epoch: int | None = None
+    """The epoch of the last response that was ignored for naming an older one than this replica's."""
     unconfirmed_endpoints: tuple[int, tuple[Endpoint, ...]] = (-1, ())
     """Of the last replica that a request named as leader while this one had none: id and endpoints."""
 
@@ -103,6 +105,7 @@ class KnownLeader:
         self.expected_until_ms = 0
         self.has_refused = False
         self.has_ended = False
+        self.older_epoch = None
 
 
 @dataclass(slots=True)

@@ -160,6 +160,7 @@ def absorb(core: Core, request: InFlightRequest, error: str | None, hint: Leader
     if error == KafkaError.NOT_LEADER_OR_FOLLOWER and to == core.leader and is_current:
         note_refusal(core)
     if hint.epoch < core.epoch:
+        core.known_leader.older_epoch = hint.epoch
         core.report(f"response of {to} ignored: epoch {hint.epoch}, own epoch {core.epoch}")
         core.back_off(request)
         return False

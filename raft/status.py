@@ -63,6 +63,8 @@ class RaftStatus:
     cluster_id: str | None
     has_leader_contact: bool
     """The leader responded lately, and its process is not known to be gone. False on the leader."""
+    older_epoch: int | None
+    """That of the last response since this epoch began, if it was an older one: None if none was."""
     bootstrap_problem: str | None
     """Why clients cannot write yet to a quorum that is new; None on one that is not."""
     problem: str | None
@@ -108,6 +110,7 @@ def status_of(core: Core) -> RaftStatus:
         voted=core.voted,
         cluster_id=core.cluster_id,
         has_leader_contact=core.has_leader_contact,
+        older_epoch=core.known_leader.older_epoch,
         bootstrap_problem=bootstrap_problem(core) if core.is_bootstrapping else None,
         problem=core.problem,
         unreachable=frozenset(core.connections.unreachable),

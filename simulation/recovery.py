@@ -7,11 +7,13 @@ a reassignment has reached its target, every voter is named where it is reached,
 from __future__ import annotations
 
 from functools import partial
+from random import Random
 
 from quorumd.raft.node import RaftNode
-from quorumd.raft.roles import Leader
+from quorumd.raft.roles import Leader, Role
 from simulation.clients.workload import Workload
 from simulation.faults.chaos import Chaos
+from simulation.history.voter_change_requests import VoterChangeKind, VoterChangeRequest
 from simulation.machines.machine import Machine
 from simulation.scheduler import MS, SECOND
 from simulation.violation import Violation
@@ -63,10 +65,35 @@ def settle(chaos: Chaos) -> None:
 
 
 def _wait_until_well(chaos: Chaos, begin_us: int, bound_us: int) -> None:
+    advice_us = (begin_us + bound_us) // 2
     while not is_well(chaos):
+        if chaos.scheduler.now_us >= advice_us:
+            advice_us = bound_us
+            _follow_advice(chaos)
         if chaos.scheduler.now_us >= bound_us:
             raise Violation("liveness", _what_is_not_well(chaos, (bound_us - begin_us) / SECOND))
         chaos.scheduler.run_until(chaos.scheduler.now_us + 20 * MS)
+
+
+def _follow_advice(chaos: Chaos) -> None:
+    """An operator does what an observer says that has heard of an epoch which the quorum does not know.
+
+    Whatever told it of that epoch has lost its disk since, or has lied.
+    """
+    leader = chaos.cluster.leader_machine()
+    if leader is None or leader.process is None:
+        return
+    nodes = [machine.process.node for machine in chaos.machines if machine.process is not None]
+    ahead = [
+        node.epoch
+        for node in nodes
+        if node.role is Role.OBSERVER and node.status().older_epoch is not None
+    ]
+    missing = max(ahead, default=0) - leader.process.node.epoch
+    requests = [VoterChangeRequest(VoterChangeKind.TRANSFER) for _ in range(missing)]
+    if requests:
+        random = Random(f"{chaos.env.settings.voters}/advice")
+        chaos.begin_operation("transfer leader", requests, random)
 
 
 def is_well(chaos: Chaos) -> bool:

@@ -63,6 +63,13 @@ class PartitionHealth:
                     "this directory was formatted without --bootstrap, so it waits for a quorum that exists: "
                     "the first voters of a new one are formatted with it"
                 )
+            if now.role is Role.OBSERVER and now.older_epoch is not None:
+                found.append(
+                    f"this observer has heard of epoch {now.epoch}, and is answered in epoch "
+                    f"{now.older_epoch}: it takes nothing until the quorum is as far. If that stays so, give "
+                    "it an empty directory, or run quorumctl transfer-leader: each takes the quorum one "
+                    "epoch further"
+                )
             found += self._links.unreachable()
         elif now.role is Role.LEADER:
             if now.bootstrap_problem is not None:

@@ -82,7 +82,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         kept="last_contact_ms has_refused has_ended unconfirmed_end",
         derived="endpoints",
         time="expected_until_ms",
-        unread="high_watermark unconfirmed_endpoints",
+        unread="high_watermark unconfirmed_endpoints older_epoch",
     ),
     core_parts.PeerConnections: _all_fields(core_parts.PeerConnections, "constant"),
     core_parts.Writes: _fates(kept="state log", derived="last"),

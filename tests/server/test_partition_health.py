@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from quorumd.raft.events import LeaderHint
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
 from quorumd.raft.types import Address, ReplicaKey, VoterSet
@@ -16,7 +17,15 @@ from quorumd.server.model.partition_view import ReplicaStatus
 from quorumd.server.partition.health import DISK_SILENT_S, PartitionHealth
 from quorumd.server.peers.peer_links import PeerLinks
 from quorumd.server.snapshots.manager import SnapshotManager
-from tests.raft.harness import Bench, follower, keyed_set, leader, resigned, unattached
+from tests.raft.harness import (
+    Bench,
+    follower,
+    keyed_set,
+    leader,
+    observer,
+    resigned,
+    unattached,
+)
 from tests.support.cluster import FixedView, voter
 
 AT_4 = Address("host4", 9093)
@@ -70,6 +79,36 @@ def test_a_leader_that_does_not_answer_is_all_unless_a_majority_is_missing(
     bench = follower(size, contact=False)
     bench.node.core.connections.unreachable.update(missing)
     assert health_of(bench).problems() == [f"the leader, node 2, does not respond{text}"]
+
+
+def test_an_observer_of_an_epoch_that_the_quorum_does_not_know_says_how_it_comes_back() -> None:
+    bench = observer()
+    bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=7, leader_id=None))
+    bench.sync()
+    health = health_of(bench)
+    no_leader = "no leader is known in epoch 7: 3 of 3 voters seem to be up, a majority is needed"
+    assert health.problems() == [no_leader]
+    bench.wait(100)
+    bench.fetched(error="UNKNOWN_LEADER_EPOCH", hint=LeaderHint(epoch=3, leader_id=2))
+    assert health.problems() == [
+        no_leader,
+        "this observer has heard of epoch 7, and is answered in epoch 3: it takes nothing until the quorum "
+        "is as far. If that stays so, give it an empty directory, or run quorumctl transfer-leader: each "
+        "takes the quorum one epoch further",
+    ]
+    bench.begin(2, 8)
+    bench.sync()
+    assert bench.node.status().older_epoch is None
+
+
+def test_a_voter_of_a_later_epoch_comes_back_by_itself_and_says_nothing_of_it() -> None:
+    bench = follower()
+    bench.fetched(error="NOT_LEADER_OR_FOLLOWER", hint=LeaderHint(epoch=7, leader_id=None))
+    bench.sync()
+    bench.wait(100)
+    bench.fetched(error="UNKNOWN_LEADER_EPOCH", hint=LeaderHint(epoch=3, leader_id=2))
+    assert bench.node.status().older_epoch == 3
+    assert len(health_of(bench).problems()) == 1
 
 
 def test_a_leader_in_whose_place_another_cluster_answers_is_not_said_to_be_silent() -> None:

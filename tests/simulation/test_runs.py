@@ -71,6 +71,11 @@ def test_a_seed_that_found_something_finds_nothing_any_more(seed: int, why: str)
     assert failure is None, why
 
 
+def test_an_observer_of_an_epoch_that_nobody_else_knows_comes_back_by_what_it_advises() -> None:
+    """A forged vote took a voter into that epoch, which told the observer and lost its disk."""
+    assert run_one(914761, FIXED).failure is None
+
+
 @pytest.mark.parametrize("name", ["flapping", "link by link"])
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_nothing_is_cut_after_all_faults_have_stopped(
