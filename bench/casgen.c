@@ -1,5 +1,6 @@
-/* Conditional writes in closed loop, the same to three systems: a client writes its key if that is as it was
- * when it was written last, and then again.
+/* Conditional writes, the same to three systems: a client writes its key if that is as it was when it was
+ * written last, and then again. With --rate in open loop: so many writes a second are due, all clients
+ * together, whether earlier ones are answered or not, and the latency of each counts from when it was due.
  *
  *   quorumd    Produce v8 with the header quorumd.if-unchanged-since
  *   etcd       Txn: compare the key's mod_revision; then Put, else Get of the key without its value
@@ -45,6 +46,7 @@ struct client {
     size_t request_sent; /* with HTTP/2 */
     http_session http;
     bool has_failed; /* the call of etcd */
+    bool is_free;    /* with --rate: it waits for a write to be due */
 };
 
 struct protocol {
@@ -52,11 +54,12 @@ struct protocol {
     void (*greet)(struct client *);
     void (*ask)(struct client *);
     void (*receive)(struct client *);
+    void (*flush)(struct client *); /* sends what `ask` has left; NULL: it leaves nothing */
 };
 
 static struct {
     int port, pids[NODES_MAX], pid_count, clients, value_bytes;
-    double warmup_s, seconds;
+    double warmup_s, seconds, rate;
     bool one_key;
     const struct protocol *protocol;
 } opt = {.clients = 1, .value_bytes = 100, .warmup_s = 0.5, .seconds = 2};
@@ -65,6 +68,8 @@ static struct client *clients;
 static struct bytes value;
 static bool measuring;
 static uint64_t now_ns, refused, sent_back;
+static int *free_clients, free_count;
+static uint64_t schedule_ns, scheduled, measured_from_ns; /* with --rate; scheduled: writes so far */
 
 /* ---- what an answer means --------------------------------------------------------------------- */
 
@@ -78,10 +83,44 @@ static void begin(struct client *client) {
     ask(client, WRITE);
 }
 
+static uint64_t due_ns(uint64_t number) {
+    return schedule_ns + (uint64_t)((double)number * 1e9 / opt.rate);
+}
+
+static void go_on(struct client *client) {
+    if (opt.rate > 0) {
+        client->is_free = true;
+        free_clients[free_count++] = (int)(client - clients);
+    } else {
+        begin(client);
+    }
+}
+
+static void send_due(void) {
+    while (free_count && due_ns(scheduled) <= now_ns) {
+        struct client *client = &clients[free_clients[--free_count]];
+        client->is_free = false;
+        begin(client);
+        if (opt.protocol->flush) opt.protocol->flush(client);
+        client->since_ns = due_ns(scheduled++);
+    }
+}
+
+/* Writes without an answer count with the time until now. Returns how many these are. */
+static uint64_t count_unanswered(void) {
+    uint64_t before = measured;
+    for (int i = 0; i < opt.clients; i++)
+        if (!clients[i].is_free && clients[i].since_ns >= measured_from_ns)
+            record_latency(now_ns - clients[i].since_ns);
+    for (uint64_t number = scheduled; due_ns(number) < now_ns; number++)
+        if (due_ns(number) >= measured_from_ns) record_latency(now_ns - due_ns(number));
+    return measured - before;
+}
+
 static void on_written(struct client *client, int64_t version) {
     client->version = version;
-    if (measuring) record_latency(now_ns - client->since_ns);
-    begin(client);
+    if (measuring && client->since_ns >= measured_from_ns) record_latency(now_ns - client->since_ns);
+    go_on(client);
 }
 
 static void on_version(struct client *client, int64_t version) {
@@ -126,7 +165,7 @@ static int64_t number_at(const uint8_t *at, int size) {
 /* ---- quorumd ---------------------------------------------------------------------------------- */
 
 static void greet_nobody(struct client *client) {
-    begin(client);
+    go_on(client);
 }
 
 static void ask_quorumd(struct client *client) {
@@ -419,7 +458,7 @@ static void send_http(struct client *client) {
 
 #define HEADER(name, text) {(uint8_t *)name, (uint8_t *)text, sizeof name - 1, sizeof text - 1, NGHTTP2_NV_FLAG_NONE}
 
-/* Sent by `receive_etcd`: this may be called while nghttp2 reads. */
+/* Sent by `receive_etcd`, or by `send_due`: this may be called while nghttp2 reads. */
 static void ask_etcd(struct client *client) {
     static const nghttp2_nv headers[] = {
         HEADER(":method", "POST"), HEADER(":scheme", "http"), HEADER(":path", "/etcdserverpb.KV/Txn"),
@@ -441,7 +480,7 @@ static void greet_etcd(struct client *client) {
     }
     nghttp2_session_client_new(&client->http, callbacks, client);
     nghttp2_submit_settings(client->http, NGHTTP2_FLAG_NONE, NULL, 0);
-    begin(client);
+    go_on(client);
     send_http(client);
 }
 
@@ -460,10 +499,10 @@ static void receive_etcd(struct client *client) {
 /* ---- a run ------------------------------------------------------------------------------------ */
 
 static const struct protocol protocols[] = {
-    {"quorumd", greet_nobody, ask_quorumd, receive_quorumd},
-    {"zookeeper", greet_zookeeper, ask_zookeeper, receive_zookeeper},
+    {"quorumd", greet_nobody, ask_quorumd, receive_quorumd, NULL},
+    {"zookeeper", greet_zookeeper, ask_zookeeper, receive_zookeeper, NULL},
 #ifdef WITH_ETCD
-    {"etcd", greet_etcd, ask_etcd, receive_etcd},
+    {"etcd", greet_etcd, ask_etcd, receive_etcd, send_http},
 #endif
 };
 
@@ -484,21 +523,31 @@ static void run_for(double seconds, int epoll) {
     struct epoll_event events[256];
     uint64_t end_ns = now_ns + (uint64_t)(seconds * 1e9);
     while (now_ns < end_ns) {
-        int count = epoll_wait(epoll, events, 256, 20);
+        struct timespec wait = {.tv_nsec = 20 * MS};
+        if (free_count) {
+            uint64_t at_ns = due_ns(scheduled);
+            uint64_t left_ns = at_ns > now_ns ? at_ns - now_ns : 0;
+            if (left_ns < (uint64_t)wait.tv_nsec) wait.tv_nsec = (long)left_ns;
+        }
+        int count = epoll_pwait2(epoll, events, 256, &wait, NULL);
         now_ns = clock_ns();
         for (int i = 0; i < count; i++) opt.protocol->receive(&clients[events[i].data.u32]);
+        if (opt.rate > 0) send_due();
     }
 }
 
 static void print_result(double elapsed_s, struct usage before, struct usage after) {
+    uint64_t acknowledged = measured, unanswered = opt.rate > 0 ? count_unanswered() : 0;
     double client_s = after.client_s - before.client_s, servers_s = after.servers_s - before.servers_s;
     double other_s = after.machine_s - before.machine_s - client_s - servers_s;
     printf("{\"clients\": %d, \"one_key\": %s, \"seconds\": %.3f, \"writes\": %llu, \"records_per_s\": %.1f"
-           ", \"refused_per_s\": %.1f, \"sent_back\": %llu, \"p50_ms\": %.3f, \"p99_ms\": %.3f"
+           ", \"refused_per_s\": %.1f, \"sent_back\": %llu, \"unanswered\": %llu"
+           ", \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"p999_ms\": %.3f, \"max_ms\": %.3f"
            ", \"cores_client\": %.3f, \"cores_servers\": %.3f, \"cores_other\": %.3f, \"cores_stolen\": %.3f}\n",
-           opt.clients, opt.one_key ? "true" : "false", elapsed_s, (unsigned long long)measured,
-           (double)measured / elapsed_s, (double)refused / elapsed_s, (unsigned long long)sent_back,
-           quantile_ms(.5), quantile_ms(.99), client_s / elapsed_s, servers_s / elapsed_s, other_s / elapsed_s,
+           opt.clients, opt.one_key ? "true" : "false", elapsed_s, (unsigned long long)acknowledged,
+           (double)acknowledged / elapsed_s, (double)refused / elapsed_s, (unsigned long long)sent_back,
+           (unsigned long long)unanswered, quantile_ms(.5), quantile_ms(.99), quantile_ms(.999),
+           (double)longest_ns / 1e6, client_s / elapsed_s, servers_s / elapsed_s, other_s / elapsed_s,
            (after.stolen_s - before.stolen_s) / elapsed_s);
 }
 
@@ -510,11 +559,11 @@ static const struct protocol *protocol_of(const char *name) {
 }
 
 static void parse_options(int count, char **words) {
-    enum { PROTOCOL, PORT, PIDS, CLIENTS, VALUE, WARMUP, SECONDS, ONE_KEY };
+    enum { PROTOCOL, PORT, PIDS, CLIENTS, VALUE, WARMUP, SECONDS, RATE, ONE_KEY };
     static const struct option known[] = {
         {"protocol", 1, 0, PROTOCOL}, {"port", 1, 0, PORT}, {"pids", 1, 0, PIDS}, {"clients", 1, 0, CLIENTS},
         {"value-bytes", 1, 0, VALUE}, {"warmup", 1, 0, WARMUP}, {"seconds", 1, 0, SECONDS},
-        {"one-key", 0, 0, ONE_KEY}, {0, 0, 0, 0}};
+        {"rate", 1, 0, RATE}, {"one-key", 0, 0, ONE_KEY}, {0, 0, 0, 0}};
     for (int option; (option = getopt_long(count, words, "", known, NULL)) != -1;) switch (option) {
         case PROTOCOL: opt.protocol = protocol_of(optarg); break;
         case PORT: opt.port = atoi(optarg); break;
@@ -523,6 +572,7 @@ static void parse_options(int count, char **words) {
         case VALUE: opt.value_bytes = atoi(optarg); break;
         case WARMUP: opt.warmup_s = atof(optarg); break;
         case SECONDS: opt.seconds = atof(optarg); break;
+        case RATE: opt.rate = atof(optarg); break;
         case ONE_KEY: opt.one_key = true; break;
         default: exit(2);
     }
@@ -535,15 +585,18 @@ int main(int count, char **words) {
     parse_options(count, words);
     int epoll = epoll_create1(EPOLL_CLOEXEC);
     clients = calloc((size_t)opt.clients, sizeof *clients);
-    if (epoll < 0 || !clients) fail("out of memory");
+    free_clients = calloc((size_t)opt.clients, sizeof *free_clients);
+    if (epoll < 0 || !clients || !free_clients) fail("out of memory");
     for (int i = 0; i < opt.value_bytes; i++) *extend(&value, 1) = noise();
     for (int i = 0; i < opt.clients; i++) connect_client(&clients[i], i, epoll);
     now_ns = clock_ns();
     for (int i = 0; i < opt.clients; i++) opt.protocol->greet(&clients[i]);
+    schedule_ns = now_ns = clock_ns();
     run_for(opt.warmup_s, epoll);
     measuring = true;
     struct usage before = read_usage(opt.pids, opt.pid_count);
     uint64_t begin_ns = now_ns = clock_ns();
+    if (opt.rate > 0) measured_from_ns = begin_ns;
     run_for(opt.seconds, epoll);
     print_result((double)(now_ns - begin_ns) / 1e9, before, read_usage(opt.pids, opt.pid_count));
     return 0;

@@ -13,7 +13,7 @@ import shutil
 import statistics
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,9 +69,9 @@ def clusters(stack: ExitStack, options: argparse.Namespace) -> Iterator[Peer]:
         yield stack.enter_context(zookeeper_cluster(options.zookeeper, options.folder))
 
 
-def sample(peer: Peer, cell: Cell, seconds: float) -> Sample:
-    """One run of the generator at the leader. Raises RuntimeError if it fails time after time: the leader
-    may change on a machine that is busy."""
+def sample(peer: Peer, cell: Cell, seconds: float, rate: float = 0) -> Sample:
+    """One run of the generator at the leader, in open loop if there is a rate. Raises RuntimeError if it
+    fails time after time: the leader may change on a machine that is busy."""
     program = generator(with_etcd=peer.protocol == "etcd")
     for _ in range(RUNS_MAX):
         with awake(peer):
@@ -80,6 +80,7 @@ def sample(peer: Peer, cell: Cell, seconds: float) -> Sample:
             command += ["--pids", ",".join(map(str, peer.pids)), "--clients", str(cell.clients)]
             command += ["--seconds", str(seconds), "--warmup", str(WARMUP_S)]
             command += ["--one-key"] if cell.one_key else []
+            command += ["--rate", str(rate)] if rate else []
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=RUN_LIMIT_S, check=False
             )
@@ -95,6 +96,18 @@ def generator(*, with_etcd: bool) -> Path:
     if with_etcd:
         return compiled("casgen.c", "casgen-etcd", "-DWITH_ETCD", "-Wl,--no-as-needed", "-lnghttp2")
     return compiled("casgen.c", "casgen")
+
+
+@contextmanager
+def paused_clusters(options: argparse.Namespace) -> Iterator[list[Peer]]:
+    """All that are there, each with a leader and paused."""
+    with ExitStack() as stack:
+        peers = []
+        for peer in clusters(stack, options):
+            peers.append(peer)
+            leader_of(peer)
+            stack.enter_context(paused(peer))
+        yield peers
 
 
 def measure(
@@ -141,11 +154,8 @@ def _nghttp2_missing() -> str:
     return "" if NGHTTP2.exists() else "its protocol needs apt-get install libnghttp2-dev"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=10, help="samples of each cluster in a cell")
-    parser.add_argument("--seconds", type=float, default=1.5, help="of a sample")
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 64])
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """Which clusters there are, and what is kept."""
     parser.add_argument(
         "--build", action="append", help="a commit, folder or Python; default: this tree"
     )
@@ -153,14 +163,17 @@ def main() -> None:
     parser.add_argument("--zookeeper", type=Path, help="folder with ZooKeeper's jars")
     parser.add_argument("--folder", type=Path, help="where the nodes' data lie")
     parser.add_argument("--json", type=Path, help="keep every figure")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=10, help="samples of each cluster in a cell")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of a sample")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 64])
+    add_cluster_options(parser)
     options = parser.parse_args()
     cells = [Cell(count, one_key) for one_key in (False, True) for count in options.clients]
-    with ExitStack() as stack:
-        peers = []
-        for peer in clusters(stack, options):
-            peers.append(peer)
-            leader_of(peer)
-            stack.enter_context(paused(peer))
+    with paused_clusters(options) as peers:
         found = measure(peers, cells, options.pairs, options.seconds)
     first_rival = sum(peer.protocol == "quorumd" for peer in peers)
     for cell, samples in found.items():

@@ -13,6 +13,7 @@ import socketserver
 import struct
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -136,8 +137,8 @@ def running(protocol: str) -> Iterator[Server]:
 
 
 def run(protocol: str, server: Server, *words: str) -> dict[str, Any]:
-    command = [str(generator(with_etcd=False)), "--protocol", protocol, *words]
-    command += ["--port", str(server.server_address[1]), "--warmup", "0", "--seconds", "0.2"]
+    command = [str(generator(with_etcd=False)), "--protocol", protocol, "--warmup", "0"]
+    command += ["--port", str(server.server_address[1]), "--seconds", "0.2", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
@@ -166,3 +167,30 @@ def test_who_is_refused_learns_the_newest_version_and_tries_again(protocol: str)
         assert result["refused_per_s"] * result["seconds"] == pytest.approx(
             server.refused, rel=0.01, abs=4
         )
+
+
+@pytest.mark.parametrize("protocol", SERVERS)
+def test_at_a_rate_writes_are_due_whether_others_are_answered_or_not(protocol: str) -> None:
+    with running(protocol) as server:
+        result = run(protocol, server, "--clients", "3", "--rate", "500")
+        # ZooKeeper's clients write once before they wait for what is due.
+        assert result["writes"] + result["unanswered"] == pytest.approx(
+            500 * result["seconds"], abs=5
+        )
+        assert server.refused == 0
+
+
+def test_at_a_rate_a_write_that_waits_for_a_free_client_has_waited() -> None:
+    with running("quorumd") as server:
+        answer = server.answer
+
+        def slowly(request: bytes, connection: Connection) -> bytes:
+            time.sleep(0.02)
+            return answer(request, connection)
+
+        server.answer = slowly  # type: ignore[method-assign]  # a node that is slow
+        result = run("quorumd", server, "--clients", "1", "--rate", "500", "--seconds", "0.4")
+    # 20 are answered of 200 that were due; the last of them has waited nine tenths of the time.
+    assert result["writes"] <= 20 < 150 < result["unanswered"]
+    assert result["max_ms"] > 300
+    assert result["p50_ms"] > 100
