@@ -138,6 +138,6 @@ def _has_successor(file: LogFile) -> bool:
     if file.base_offset is None:
         return False
     return any(
-        other.stem.isdigit() and int(other.stem) > file.base_offset
+        other.stem.isascii() and other.stem.isdigit() and int(other.stem) > file.base_offset
         for other in file.path.parent.glob("*.log")
     )

@@ -80,6 +80,14 @@ def test_offsets_that_go_back_do_not_take_the_end_back(quorumctl: Run, tmp_path:
     assert (done.code, found["first_offset"], found["next_offset"]) == (3, 0, 3)
 
 
+def test_a_digit_that_is_no_number_names_no_later_segment(quorumctl: Run, tmp_path: Path) -> None:
+    path = segment(tmp_path, data(b"a", at=0), data(b"b", at=1)[:-1])
+    (tmp_path / "².log").touch()
+    done = quorumctl("dump-log", path)
+    assert done.code == 3
+    assert "an unfinished last write" in done.err
+
+
 def test_a_snapshot_that_is_cut_was_not_being_written(quorumctl: Run, tmp_path: Path) -> None:
     """It gets its name when it is whole."""
     path = snapshot(tmp_path, 5, 1)
