@@ -5,6 +5,7 @@ Source: KIP-642.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from quorumd.client.description import QuorumDescription
 
 EXIT_FAILED = 1
+_ID = re.compile(r"[0-9]{1,10}")
 _NONE = "no reassignment is under way"
 _GOES_ON = (
     "the reassignment goes on. `quorumctl reassign --watch` looks again, `quorumctl reassign --cancel` "
@@ -61,7 +63,7 @@ def _to_ids(
     if value is None:
         return None
     parts = [part.strip() for part in value.split(",")]
-    if not all(part.isascii() and part.isdigit() and int(part) < 2**31 for part in parts):
+    if not all(_ID.fullmatch(part) and int(part) < 2**31 for part in parts):
         raise click.BadParameter(f"{value!r} is no list of ids: expected numbers, such as 4,5,6")
     ids = tuple(sorted(map(int, parts)))
     if len(set(ids)) < len(ids):
