@@ -249,6 +249,18 @@ def test_a_renewal_has_the_token_and_the_condition_of_the_own_record_and_leaves_
     assert claim_record_of(step.records[0].value or b"").token == 5
 
 
+def test_who_is_told_of_its_acquisition_too_late_keeps_the_token_as_long_as_it_is_there() -> None:
+    contender, contest = Contender(NAME, record_of(OWN, OWN)), free_name()
+    step = written(contender.next_step(contest, 0, 0.0))
+    contest.holder = as_seen(step.records[0], 5, HELD_S)
+    renewal = written(contender.next_step(contest, 6, HELD_S))
+    assert (renewal.intent, contender.token) == (Intent.RENEW, 5)
+    # The renewal is refused: another one has the name.
+    contest.holder = seen(OTHER, 6)
+    assert written(contender.next_step(contest, 7, HELD_S)).intent is Intent.QUEUE
+    assert contender.token == -1
+
+
 def test_a_name_is_lost_by_a_board_that_has_the_own_record_and_another_holder() -> None:
     contender = holding(5)
     contender.observe(free_name(), 5)

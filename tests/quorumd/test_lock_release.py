@@ -42,6 +42,17 @@ def test_who_is_cancelled_while_it_gives_the_lock_back_gives_it_back() -> None:
     with_quorum(story)
 
 
+def test_through_a_client_that_was_closed_nothing_is_tried() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        lock = Lock(client, "a", ttl=60)
+        await lock.acquire()
+        client.close()
+        await lock.release()
+        assert len(list(quorum.records())) == 1
+
+    with_quorum(story)
+
+
 def test_also_while_the_quorum_is_away_for_a_moment() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         lock = Lock(client, "a", ttl=60)

@@ -28,6 +28,29 @@ def test_batches_are_filled_one_like_the_other() -> None:
     with_quorum(story)
 
 
+def test_a_record_larger_than_a_batch_is_one_of_its_own() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        producer = client.producer(batch_bytes=1000)
+        for size in (5000, 1, 5000):
+            await producer.append(Record(value=bytes(size)))
+        await producer.flush()
+        assert [read_header(batch).record_count for batch in quorum.log] == [1, 1, 1]
+
+    with_quorum(story)
+
+
+@pytest.mark.parametrize(("whole", "batches"), [(False, 3), (True, 1)])
+def test_many_records_become_several_batches_unless_they_are_to_be_one(
+    whole: bool, batches: int
+) -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        records = [Record(value=bytes(150_000))] * 3
+        assert await client.append(records, whole=whole) == [0, 1, 2]
+        assert len(quorum.log) == batches
+
+    with_quorum(story)
+
+
 def test_the_timeout_is_that_of_a_batch_and_not_of_all_of_them() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         async def slow(node_id: int, request: ProduceRequest) -> ProduceResponse:

@@ -88,10 +88,13 @@ def test_an_alarm_for_a_time_that_has_moved_is_set_again() -> None:
         assert not tenure.lost.is_set()
         tenure._alarm.cancel()
         tenure._alarm = None
+        waiting = asyncio.create_task(tenure.lost.wait())
+        await asyncio.sleep(0)
         log.time_s = 10.0
         tenure._on_alarm()
         assert tenure._alarm is None
-        assert tenure.lost.is_set()
+        async with asyncio.timeout(10):
+            assert await waiting
 
     asyncio.run(run())
 

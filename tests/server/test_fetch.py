@@ -262,6 +262,7 @@ def test_an_epoch_that_is_still_to_come_is_out_of_range(tmp_path: Path) -> None:
     async def work(at: Bench) -> None:
         row = only(await at.fetch(consumer(3, version=12, last_epoch=6), 12))
         assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert not row.records
 
     with_bench(tmp_path, work)
 
