@@ -14,7 +14,7 @@ import pytest
 
 from quorumd import EARLIEST, LATEST, QuorumClient, Record, RequestRefused
 from quorumd.client.addresses import parse_addresses
-from quorumd.client.errors import QuorumError, QuorumUnavailable
+from quorumd.client.errors import AppendFailed, QuorumError, QuorumUnavailable
 from quorumd.client.leader import LeaderFinder, RetriableError
 from quorumd.client.reading import READ
 from quorumd.client.timing import Deadline
@@ -73,6 +73,7 @@ def test_what_is_under_way_ends_when_the_client_is_closed_and_leaves_no_connecti
         client.close()
         async with asyncio.timeout(client.timeout_ms / 2000):
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(outcomes[0], AppendFailed)
         for outcome in outcomes:
             assert isinstance(outcome, QuorumError)
             assert "the client was closed" in str(outcome)

@@ -200,6 +200,16 @@ def test_the_first_in_the_queue_keeps_its_record_young_and_its_place() -> None:
     assert contender.next_step(contest, 11, 9.2) == WaitUntil(LAPSE_S - 1.0)
 
 
+def test_who_is_not_the_first_in_the_queue_does_not_write_its_record_again() -> None:
+    contest = free_name()
+    contender = waiting_first(contest)
+    contest.holder = seen(THIRD, 9, at_s=9.0)
+    contest.put(OTHER, seen(OTHER, 0), is_own=False)
+    assert list(contest.queue) == [OTHER, OWN]
+    answering(contest, 9.0)
+    assert isinstance(contender.next_step(contest, 10, 9.0), WaitUntil)
+
+
 def test_who_becomes_the_first_lets_the_one_before_begin() -> None:
     contest = free_name()
     contest.put(OTHER, seen(OTHER, 1), is_own=False)
@@ -287,6 +297,9 @@ def test_what_was_sent_after_the_record_that_is_read_counts_when_it_is_acknowled
 def test_what_the_board_has_just_not_got_is_given_back_under_the_condition_of_its_record() -> None:
     step = written(holding(5).leave_step(free_name(), 5, 1.0))
     assert step.since == 6
+    contender = holding(5)
+    contender.acknowledged(written(contender.leave_step(free_name(), 5, 1.0)), 6)
+    assert contender.leave_step(free_name(), 5, 1.0) is None
     contest = free_name()
     contest.holder = seen(OTHER, 0)
     contender = Contender(NAME, record_of(OWN, OWN))

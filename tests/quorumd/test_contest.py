@@ -137,6 +137,8 @@ def test_who_loses_the_name_and_who_is_next_of_this_client_are_woken() -> None:
     watched.board.give_up(NAME, TWO)
     assert watched.woken() == {THREE}
     assert watched.queue == [TWO, THREE], "until its record is deleted"
+    watched.delete(6, waiter=TWO)
+    assert watched.woken() == {THREE}, "who gave up is woken no more"
 
 
 def test_who_left_the_queue_is_not_the_first_of_this_client_any_more() -> None:

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from quorumd import QuorumClient, QuorumUnavailable, RequestRefused
+from quorumd.client.leader import RetriableError, check
+from quorumd.raft.types import Address
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from quorumd.wire.messages.describe_quorum import DescribeQuorumResponse
+from quorumd.wire.messages.fetch import (
+    FetchResponse,
+    FetchResponseCurrentLeader,
+    FetchResponseNodeEndpoint,
+    FetchResponsePartition,
+)
+from quorumd.wire.messages.list_offsets import (
+    ListOffsetsResponse,
+    ListOffsetsResponsePartition,
+    ListOffsetsResponseTopic,
+)
 from quorumd.wire.messages.metadata import MetadataRequest
 from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.schema import Message
-from tests.quorumd.fake_quorum import FakeQuorum, numbered, with_quorum
+from tests.quorumd.fake_quorum import CLUSTER_ID, FakeQuorum, numbered, with_quorum
 
 
 def test_a_kafka_controller_that_has_just_started_is_asked_again() -> None:
@@ -46,6 +61,47 @@ def test_a_kafka_controller_that_has_just_started_is_asked_again() -> None:
     asyncio.run(run())
 
 
+def test_a_broker_is_asked_as_a_broker_and_stands_for_the_leader() -> None:
+    def broker(_: int, request: Message, answer: Message) -> Message:
+        if isinstance(request, DescribeClusterRequest) and request.endpoint_type == 2:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE, brokers=()
+            )
+        return answer
+
+    async def run() -> None:
+        async with FakeQuorum(size=1, offered=(18, 55, 60)) as quorum:
+            quorum.before_answer = broker
+            async with QuorumClient(quorum.addresses) as client:
+                assert (await client.describe_quorum()).cluster_id == CLUSTER_ID
+
+    asyncio.run(run())
+
+
+def test_what_fails_again_and_again_ends_with_the_time_and_with_pauses() -> None:
+    asked: list[Message] = []
+    full = ListOffsetsResponsePartition(error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def answer(_: int, request: Message, answer: Message) -> Message:
+        if isinstance(answer, ListOffsetsResponse):
+            asked.append(request)
+            return ListOffsetsResponse(topics=(ListOffsetsResponseTopic(partitions=(full,)),))
+        return answer
+
+    async def run() -> None:
+        async with (
+            FakeQuorum(size=1) as quorum,
+            QuorumClient(quorum.addresses, timeout_ms=100) as client,
+        ):
+            quorum.before_answer = answer
+            with pytest.raises(QuorumUnavailable):
+                await client.list_offsets(0)
+
+    asyncio.run(run())
+    # Pauses of at least 10, 20 and 40 ms.
+    assert len(asked) <= 4
+
+
 def test_who_leads_is_asked_again_after_a_refusal_that_may_pass() -> None:
     busy = DescribeClusterResponse(error_code=ErrorCode.REQUEST_TIMED_OUT, brokers=())
 
@@ -62,6 +118,68 @@ def test_who_leads_is_asked_again_after_a_refusal_that_may_pass() -> None:
             assert not refusals
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("response", "ask"),
+    [
+        (
+            DescribeQuorumResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+            lambda client: client.describe_quorum(),
+        ),
+        (
+            ListOffsetsResponse(
+                topics=(
+                    ListOffsetsResponseTopic(
+                        partitions=(
+                            ListOffsetsResponsePartition(
+                                error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                            ),
+                        )
+                    ),
+                )
+            ),
+            lambda client: client.list_offsets(0),
+        ),
+    ],
+    ids=["describe", "list offsets"],
+)
+def test_what_the_leader_refuses_is_refused_at_once(
+    response: Message, ask: Callable[[QuorumClient], Awaitable[object]]
+) -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        quorum.before_answer = lambda _, __, answer: (
+            response if isinstance(answer, type(response)) else answer
+        )
+        with pytest.raises(RequestRefused) as raised:
+            await ask(client)
+        assert raised.value.error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+    with_quorum(story)
+
+
+@pytest.mark.parametrize(("leader_id", "hint"), [(0, Address("a", 1)), (-1, None), (7, None)])
+def test_the_leader_is_the_node_that_a_refusal_names_and_gives_an_address_of(
+    leader_id: int, hint: Address | None
+) -> None:
+    response = FetchResponse(
+        node_endpoints=(
+            FetchResponseNodeEndpoint(node_id=-1, host="b", port=2),
+            FetchResponseNodeEndpoint(node_id=0, host="a", port=1),
+        )
+    )
+    partition = FetchResponsePartition(
+        current_leader=FetchResponseCurrentLeader(leader_id=leader_id)
+    )
+    with pytest.raises(RetriableError) as raised:
+        check("read", ErrorCode.NOT_LEADER_OR_FOLLOWER, response=response, partition=partition)
+    assert (raised.value.hint, raised.value.stay) == (hint, False)
+
+
+def test_what_passes_by_itself_is_asked_of_the_same_leader_again() -> None:
+    with pytest.raises(RetriableError) as raised:
+        check("read", ErrorCode.KAFKA_STORAGE_ERROR)
+    assert raised.value.stay
 
 
 def test_a_node_that_could_not_be_used_is_waited_for_once_it_can() -> None:

@@ -13,11 +13,20 @@ from quorumd.wire.records import Record, read_header
 from tests.quorumd.fake_quorum import FakeQuorum, with_quorum
 
 
-def test_batches_are_filled_one_like_the_other() -> None:
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(value=bytes(900)),
+        Record(key=bytes(900)),
+        Record(value=b"", headers=(("n" * 200, bytes(600)),)),
+    ],
+    ids=["values", "keys", "headers"],
+)
+def test_batches_are_filled_one_like_the_other(record: Record) -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         producer = client.producer(batch_bytes=10_000)
         for _ in range(35):
-            await producer.append(Record(value=bytes(900)))
+            await producer.append(record)
         await producer.flush()
         counts = [read_header(batch).record_count for batch in quorum.log]
         assert len(set(counts[:-1])) == 1

@@ -310,6 +310,9 @@ def test_a_view_that_cannot_go_on_says_so_instead_of_growing_old() -> None:
             with pytest.raises(OffsetOutOfRange):
                 await view.wait_for(9, timeout_ms=5000)
             with pytest.raises(OffsetOutOfRange):
+                async with view.transaction():
+                    pass
+            with pytest.raises(OffsetOutOfRange):
                 view.get(b"a")
             with pytest.raises(OffsetOutOfRange):
                 view.items()

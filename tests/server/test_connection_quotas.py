@@ -146,6 +146,17 @@ def test_a_limit_of_none_keeps_no_count_of_addresses() -> None:
     quotas.leave("10.0.0.1")
 
 
+def test_who_leaves_makes_room_for_one_other_of_its_address() -> None:
+    quotas = ConnectionQuotas(ConnectionLimits(per_ip=3))
+
+    def entered() -> list[bool]:
+        return [quotas.enter("10.0.0.1", is_exempt=False) is None for _ in range(4)]
+
+    assert entered() == [True, True, True, False]
+    quotas.leave("10.0.0.1")
+    assert entered() == [True, False, False, False]
+
+
 def test_an_exempt_address_takes_part_of_no_limit_and_is_counted_all_the_same() -> None:
     quotas = ConnectionQuotas(ConnectionLimits(per_ip=1))
     assert quotas.enter("10.0.0.1", is_exempt=True) is None

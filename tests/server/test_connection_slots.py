@@ -100,6 +100,17 @@ class NodeSlots:
         return not self.slots.identify(self.enter(**about), FETCH, client_id)[0]
 
 
+def test_before_anything_is_known_of_the_quorum_whoever_names_a_replica_is_a_client() -> None:
+    slots: ConnectionSlots[Caller] = ConnectionSlots(
+        2, None, {each.value: 0 for each in ConnectionKind}
+    )
+    caller = Caller()
+    assert not slots.is_peer(caller), "it has no slot"
+    assert slots.enter(caller)
+    assert slots.identify(caller, VOTE, "raft-client-1") == (True, True)
+    assert not slots.is_peer(caller)
+
+
 def test_each_kind_is_counted_apart_and_what_leaves_is_counted_no_more() -> None:
     node = NodeSlots()
     callers = [node.client(), node.replica(1), node.replica(2), node.enter()]
