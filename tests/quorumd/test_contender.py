@@ -19,10 +19,12 @@ from quorumd.client.coordination.contender import (
 )
 from quorumd.client.coordination.contest import SILENCE_S, AnsweredTime, Contest, SeenRecord
 from quorumd.client.coordination.keys import ClaimKind, Place
+from quorumd.client.coordination.registration import Registrant
 from quorumd.wire.records import Record
 
 TTL_S = 10.0
 NAME = Place(ClaimKind.LOCK, "a")
+REGISTERED = Place(ClaimKind.REGISTRATION, "a")
 OWN, OTHER, THIRD = ("1" * 32, "2" * 32, "3" * 32)
 OWN_PLACE, OTHER_PLACE = (Place(ClaimKind.LOCK, "a", claim) for claim in (OWN, OTHER))
 LAPSE_S = TTL_S * (1 + ALLOWANCE)
@@ -207,7 +209,7 @@ def test_who_is_not_the_first_in_the_queue_does_not_write_its_record_again() -> 
     contest.put(OTHER, seen(OTHER, 0), is_own=False)
     assert list(contest.queue) == [OTHER, OWN]
     answering(contest, 9.0)
-    assert isinstance(contender.next_step(contest, 10, 9.0), WaitUntil)
+    assert contender.next_step(contest, 10, 9.0) == WaitUntil(turn_s(contest, OWN, 9.0))
 
 
 def test_who_becomes_the_first_lets_the_one_before_begin() -> None:
@@ -291,7 +293,7 @@ def test_what_was_sent_after_the_record_that_is_read_counts_when_it_is_acknowled
     assert contender.held_until_s == 4.0 + HELD_S
     contender.acknowledged(first, 6)
     assert contender.held_until_s == 4.0 + HELD_S
-    assert contender.token == 5
+    assert (contender.token, contender.offset) == (5, 8)
 
 
 def test_what_the_board_has_just_not_got_is_given_back_under_the_condition_of_its_record() -> None:
@@ -322,3 +324,33 @@ def test_who_has_left_writes_no_more_until_the_board_shows_that_it_is_there_agai
     assert not contender.holds(1.0)
     assert contender.leave_step(contest, 8, 1.0) is None
     assert written(contender.leave_step(contest, 9, 1.0)).intent is Intent.GIVE_BACK
+
+
+def registered(offset: int) -> Registrant:
+    """A registration whose record is at this offset, sent in the second 0, though another had the name."""
+    contest, registrant = free_name(), Registrant(REGISTERED, record_of(OWN, OWN))
+    contest.holder = seen(OTHER, 0)
+    step = written(registrant.next_step(contest, offset, 0.0))
+    assert (step.intent, step.since) == (Intent.ACQUIRE, offset)
+    registrant.acknowledged(step, offset)
+    assert registrant.next_step(contest, offset, 0.0) is None
+    return registrant
+
+
+def test_a_registration_lasts_until_another_one_comes() -> None:
+    registrant, contest = registered(5), free_name()
+    contest.holder = seen(OWN, 5, client=OWN)
+    assert registrant.keep_step(contest, 6, 1.0) == WaitUntil(THIRD_OF_TTL_S)
+    assert registrant.holds(1e9), "whatever the clock says"
+    renewal = written(registrant.keep_step(contest, 6, THIRD_OF_TTL_S))
+    assert renewal.intent is Intent.RENEW
+    registrant.acknowledged(renewal, 6)
+    contest.holder = seen(OTHER, 7)
+    assert registrant.keep_step(contest, 8, 4.0) is None
+    assert not registrant.holds(4.0)
+
+
+def test_a_registration_whose_record_was_deleted_is_written_again_at_once() -> None:
+    registrant, contest = registered(5), free_name()
+    assert written(registrant.keep_step(contest, 6, 1.0)).intent is Intent.RENEW
+    assert registrant.holds(1.0)

@@ -89,6 +89,19 @@ def test_who_could_not_begin_does_not_count_as_one_that_reads() -> None:
     with_impatient_client(story)
 
 
+def test_nor_does_who_has_given_back_and_its_claim_is_forgotten() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with Lock(client, "a"):
+            pass
+        client.close()
+        coordinator = client.companion(Coordinator)
+        assert not coordinator.is_closed, "nobody uses it any more"
+        assert not coordinator.board.live
+        assert not coordinator._wakes
+
+    with_quorum(story)
+
+
 def lose_the_leader_at(quorum: FakeQuorum, offset: int) -> None:
     """As soon as a reader is there: what it has read is not all of the log, and no node leads any more."""
 

@@ -20,7 +20,7 @@ from quorumd import (
     QuorumUnavailable,
 )
 from quorumd.wire.schema import Message
-from tests.quorumd.fake_quorum import FakeQuorum
+from tests.quorumd.fake_quorum import FakeQuorum, with_quorum
 from tests.quorumd.followed import (
     Events,
     committed,
@@ -111,6 +111,17 @@ def test_whatever_fails_each_batch_comes_once_and_in_order(seed: int) -> None:
         assert values == [b"%d" % number for number in range(30)]
 
     follow(story)
+
+
+def test_who_reads_no_longer_leaves_no_connection() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with aclosing(client.follow()) as events:
+            await anext(events)
+        async with asyncio.timeout(10):
+            for node in quorum.nodes.values():
+                await node.until_idle()
+
+    with_quorum(story)
 
 
 def test_an_outage_is_told_once_and_its_end_too() -> None:

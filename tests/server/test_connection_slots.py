@@ -301,6 +301,23 @@ def test_a_voter_whose_changes_all_wait_for_the_leader_reconnects_its_links() ->
     assert node.counts[PEER] == 2 * (4 + CHANGES_MAX)
 
 
+def test_who_is_refused_a_slot_holds_none() -> None:
+    node = NodeSlots(max_clients=1)
+    node.client(in_flight=1)
+    assert node.is_refused("a-client")
+    assert (node.counts[NEW], node.counts[CLIENT]) == (0, 1)
+
+
+def test_a_client_that_turns_out_to_be_an_observer_stays_one_where_their_slots_are_taken() -> None:
+    node = NodeSlots()
+    for _ in range(OBSERVER_MAX):
+        node.replica(4)
+    caller = node.client()
+    assert node.slots.identify(caller, API_VERSIONS, "raft-client-9") == (True, False)
+    assert node.slots.identify(caller, FETCH, "raft-client-9") == (True, True)
+    assert (node.counts[CLIENT], node.counts[OBSERVER]) == (1, OBSERVER_MAX)
+
+
 def test_a_new_replica_has_a_slot_though_clients_that_wait_hold_all_of_theirs() -> None:
     node = NodeSlots(max_clients=1)
     node.client(in_flight=1)

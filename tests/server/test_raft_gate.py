@@ -226,6 +226,7 @@ def test_an_operator_asks_any_node_for_a_change(message: Message, client_id: str
 def test_in_plaintext_a_node_counts_while_it_says_by_certificate_that_it_is_behind() -> None:
     for key, version in BY_NODES:
         assert ask(Caller(None), request_of(key, 2, version), version, behind=[2])
+        assert ask(Caller(None), request_of(key, 0, version), version, behind=[0])
         assert not ask(Caller(None), request_of(key, 3, version), version, behind=[2])
         # By TLS its certificate counts, all the same.
         assert not ask(Caller("User:client"), request_of(key, 2, version), version, behind=[2])
