@@ -83,6 +83,15 @@ def test_who_is_written_again_keeps_the_place_and_who_queues_again_has_a_new_one
     assert (watched.queue, watched.first_own) == ([TWO, ONE], TWO)
 
 
+def test_claims_of_others_are_none_of_this_client() -> None:
+    watched = Watched(ONE)
+    watched.write(1, waiter=TWO)
+    assert watched.first_own is None
+    watched.write(2, waiter=ONE)
+    watched.write(3, waiter=TWO)
+    assert (watched.queue, watched.first_own) == ([ONE, TWO], ONE)
+
+
 def test_a_place_at_the_very_first_offset_is_one() -> None:
     watched = Watched()
     watched.write(0, waiter=ONE)

@@ -128,6 +128,10 @@ def test_who_leads_is_asked_again_after_a_refusal_that_may_pass() -> None:
             lambda client: client.describe_quorum(),
         ),
         (
+            DescribeClusterResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, brokers=()),
+            lambda client: client.describe_quorum(),
+        ),
+        (
             ListOffsetsResponse(
                 topics=(
                     ListOffsetsResponseTopic(
@@ -142,7 +146,7 @@ def test_who_leads_is_asked_again_after_a_refusal_that_may_pass() -> None:
             lambda client: client.list_offsets(0),
         ),
     ],
-    ids=["describe", "list offsets"],
+    ids=["describe", "cluster id", "list offsets"],
 )
 def test_what_the_leader_refuses_is_refused_at_once(
     response: Message, ask: Callable[[QuorumClient], Awaitable[object]]

@@ -522,6 +522,17 @@ def test_a_check_that_hangs_does_not_hold_up_the_end(
 def test_times_alone_are_no_news(files: Files) -> None:
     os.utime(files.store)
     assert outcomes(files) == [Outcome.UNSETTLED, Outcome.SAME]
+    told = Told()
+    Watcher([files.watched], told)._report(files.watched, ReloadResult(Outcome.SAME))
+    assert told.lines == []
+
+
+def test_each_other_set_that_is_bad_is_news(files: Files) -> None:
+    news = []
+    for content in (b"one", b"one", b"another"):
+        write(files.store, content)
+        news.append(files.watched.note(files.watched.reload(at_once=True)))
+    assert news == [True, False, True]
 
 
 def test_who_asks_once_has_them_read_once(
