@@ -14,7 +14,7 @@ from quorumd.cli.options import (
     Target,
     output_option,
     quorum_options,
-    run_async,
+    run_tidily,
     timeout_option,
     to_ms,
 )
@@ -52,7 +52,7 @@ Examples:
 @timeout_option
 def backup(target: Target, directory: Path, output: str, timeout_s: float) -> None:
     """Copies, and says what was copied."""
-    manifest = run_async(_back_up(target, directory, to_ms(timeout_s)))
+    manifest = run_tidily(_back_up(target, directory, to_ms(timeout_s)))
     if output == "json":
         click.echo(
             to_json(

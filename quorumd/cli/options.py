@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import signal
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
@@ -259,3 +261,36 @@ def to_ms(seconds: float) -> int:
 def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Runs the coroutine; Ctrl-C cancels it and arrives as KeyboardInterrupt."""
     return asyncio.run(main)
+
+
+def run_tidily(main: Coroutine[Any, Any, T]) -> T:
+    """As `run_async`, for what leaves files behind that only its own end removes.
+
+    SIGTERM and SIGHUP cancel it, too, unless they are ignored or handled, and end the process after that.
+    """
+    return asyncio.run(_ended_by_signals(main))
+
+
+async def _ended_by_signals(main: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    received: list[signal.Signals] = []
+
+    def end(number: signal.Signals) -> None:
+        received.append(number)
+        task.cancel()
+
+    default = signal.SIG_DFL
+    handled = [
+        each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is default
+    ]
+    for number in handled:
+        loop.add_signal_handler(number, end, number)
+    try:
+        return await main
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
+        if received:
+            os.kill(os.getpid(), received[0])

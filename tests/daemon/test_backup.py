@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,6 +33,20 @@ FORGETFUL = {
 }
 
 Fetch = Callable[[backup_command._Backup], object]
+
+SIGNALLED = """
+import asyncio, os, sys
+from quorumd.cli import backup
+from quorumd.cli.main import run
+
+async def fetch(self):
+    os.kill(os.getpid(), int(sys.argv[1]))
+    await asyncio.sleep(60)
+
+backup._Backup._fetch = fetch
+sys.exit(run(["backup", "-b", sys.argv[2], sys.argv[3]]))
+"""
+"""A backup that gets a signal where the snapshot is copied, and waits for the log."""
 
 
 def back_up(cluster: Cluster, target: Path) -> BackupManifest:
@@ -134,6 +151,16 @@ def test_a_quorum_that_is_suspended_half_way_is_waited_for(
     quorum.resume_all()
     quorum.wait_ready()
     load.wait_progress()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_backup_that_a_signal_ends_leaves_nothing_behind(
+    quorum: Cluster, tmp_path: Path, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-c", SIGNALLED, str(int(number)), quorum.bootstrap]
+    ended = subprocess.run([*command, tmp_path / "backup"], capture_output=True, timeout=30)
+    assert (ended.returncode, ended.stderr) == (130 if number is signal.SIGINT else -number, b"")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")
