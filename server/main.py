@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -21,6 +21,7 @@ from quorumd.server.admin.certs import certs
 from quorumd.version_option import version_option
 
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 CONFIG_OPTION = click.option(
     "--config",
     "config_path",
@@ -44,7 +45,20 @@ def load_config(path: Path | None, judge: JudgeOfPort | None = None) -> Config:
         fail(str(error), EXIT_USAGE)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Ctrl-C ends a command as it ends those of `quorumctl`; click would say "Aborted!", that it failed."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            if sys.stderr.isatty():
+                # The terminal has just shown ^C.
+                click.echo(err=True)
+            raise SystemExit(EXIT_INTERRUPTED) from None
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @version_option("quorumd")
 def cli() -> None:
     """A KRaft quorum: one replicated, durable log that Kafka clients and tools use unmodified.
