@@ -24,11 +24,12 @@ from pathlib import Path
 from quorumd.config import keys
 from quorumd.config.errors import ConfigError
 from quorumd.config.load import load
-from quorumd.raft.types import Address
+from quorumd.raft.types import Address, uuid_to_text
 from quorumd.storage.directory import format_directory
 from quorumd.storage.errors import StorageError
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.layout import LOCK, META_PROPERTIES
+from quorumd.storage.meta_properties import load_meta_properties, random_storage_id
 
 NODE_IDS = (1, 2, 3)
 HOST = "127.0.0.1"
@@ -100,7 +101,10 @@ def prepare(directory: Path, *, secure: bool = False) -> tuple[list[NodeFiles], 
                 f"the nodes in {directory} were made without TLS: name another directory with --dir"
             )
         nodes = read_nodes(directory)
-        formatted = [node.node_id for node in nodes if _format(node, bootstrap=is_first)]
+        cluster_id = _cluster_id_of(nodes) if is_first else None
+        formatted = [
+            node.node_id for node in nodes if _format(node, cluster_id, bootstrap=is_first)
+        ]
         if is_first:
             text = json.dumps({"made_by": "quorumd demo", "made_at": int(time.time())})
             (directory / MARKER).write_text(text + "\n")
@@ -211,12 +215,28 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-def _format(node: NodeFiles, *, bootstrap: bool) -> bool:
+def _cluster_id_of(nodes: list[NodeFiles]) -> str | None:
+    """One for the first start, so that the nodes of two demos that took the same ports are strangers; the
+    one that is there where an earlier start was cut off between two nodes."""
+    for node in nodes:
+        if (node.storage_dir / META_PROPERTIES).exists():
+            try:
+                return load_meta_properties(RealFileSystem(), node.storage_dir).cluster_id
+            except StorageError as error:
+                raise DemoError(str(error)) from error
+    return uuid_to_text(random_storage_id())
+
+
+def _format(node: NodeFiles, cluster_id: str | None, *, bootstrap: bool) -> bool:
     if (node.storage_dir / META_PROPERTIES).exists():
         return False
     try:
         format_directory(
-            RealFileSystem(), node.storage_dir, node_id=node.node_id, bootstrap=bootstrap
+            RealFileSystem(),
+            node.storage_dir,
+            node_id=node.node_id,
+            cluster_id=cluster_id,
+            bootstrap=bootstrap,
         )
     except StorageError as error:
         raise DemoError(str(error)) from error

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumd.server.demo.nodes import DEMO_LOCK, lock_holder, prepare
+from quorumd.server.demo.nodes import DEMO_LOCK, MARKER, NodeFiles, lock_holder, prepare
 from quorumd.storage.layout import LOCK
 from tests.demo.terminal import DEADLINE_S, Terminal
 from tests.support import canary
@@ -56,6 +56,13 @@ def running_pids(directory: Path) -> list[int]:
     """The processes that hold the directories of the demo's nodes."""
     locks = [directory / f"node{node_id}" / LOCK for node_id in (1, 2, 3)]
     return [pid for lock in locks if (pid := lock_holder(lock)) is not None]
+
+
+def cluster_id_of(node: NodeFiles) -> str | None:
+    """What its meta.properties says."""
+    text = (node.storage_dir / "meta.properties").read_text()
+    found = re.search(r"^cluster\.id=(.+)$", text, re.MULTILINE)
+    return None if found is None else found[1]
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -216,6 +223,27 @@ def test_ports_are_chosen_among_the_free_ones_and_kept(directory: Path, tmp_path
     assert again == first
     assert done == []
     assert not {node.address for node in first} & {node.address for node in other}
+
+
+def test_nodes_of_two_demos_are_of_two_clusters(directory: Path, tmp_path: Path) -> None:
+    """Two that start at one moment choose the same ports: who has one must not be taken for a node of the
+    other."""
+    nodes, _ = prepare(directory)
+    others, _ = prepare(tmp_path / "other")
+    (ours,), (theirs,) = ({cluster_id_of(node) for node in each} for each in (nodes, others))
+    assert ours
+    assert theirs
+    assert ours != theirs
+
+
+def test_a_first_start_that_was_cut_off_goes_on_in_the_same_cluster(directory: Path) -> None:
+    nodes, _ = prepare(directory)
+    first = cluster_id_of(nodes[0])
+    (directory / MARKER).unlink()
+    (nodes[2].storage_dir / "meta.properties").unlink()
+    prepare(directory)
+    assert {cluster_id_of(node) for node in nodes} == {first}
+    assert "bootstrap=true" in (nodes[2].storage_dir / "meta.properties").read_text()
 
 
 def test_a_node_without_data_is_no_first_voter_again(directory: Path) -> None:
