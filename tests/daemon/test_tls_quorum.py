@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import ssl
+import urllib.request
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -28,6 +31,7 @@ from tests.support.node_requests import BY_NODES, replica_fetch, request_of
 from tests.support.ports import free_ports
 from tests.support.raw_client import Hungup, RawClient, frame, request
 from tests.support.secure_cluster import PLAIN, SECURE, Appending, SecureCluster
+from tests.support.shaking_hands import shaking_hands
 
 QUICK = {"quorum.fetch.timeout.ms": 1500, "quorum.election.timeout.ms": 700}
 CLIENTS = "CLIENTS"
@@ -258,6 +262,30 @@ def test_a_peer_in_plaintext_is_called_that(cluster: SecureCluster) -> None:
     cluster.start(3)
     said = cluster.wait_said(1, "warnings", "node 3")
     assert said[0].startswith("node 3 answered in plaintext on a listener that is TLS here")
+
+
+def test_a_peer_whose_certificate_has_expired_is_called_that_in_status_and_on_the_page(
+    cluster: SecureCluster,
+) -> None:
+    """None starts with such a certificate; one that has stood still for hours has it."""
+    expired = cluster.authority.store("quorumd-3", ends_in=timedelta(hours=-2), file="late")
+    cluster.stop(3)
+    with shaking_hands(expired, cluster.secure_ports[3]):
+        where = f"127.0.0.1:{cluster.secure_ports[3]}"
+        why = "its certificate (CN=quorumd-3, issued by CN=ca) expired 2 h ago"
+        (warning,) = cluster.wait_said(1, "warnings", "node 3 ")
+        assert warning.startswith(f"node 3 at {where}: {why}")
+        (unreachable,) = cluster.status(1)["unreachable_peers"]
+        assert where in unreachable
+        assert why in unreachable
+
+        def found() -> list[dict[str, str]]:
+            with urllib.request.urlopen(cluster.http_url(1, "/page.json"), timeout=5) as answer:
+                problems = json.load(answer)["findings"]
+            return [each for each in problems if why in each["text"]]
+
+        (problem,) = cluster.wait_for(found, "the problem on the page")
+        assert problem == {"level": "warning", "text": f"This node: {warning}"}
 
 
 def test_pre_votes_of_a_stranger_move_no_epoch(quorum: SecureCluster) -> None:

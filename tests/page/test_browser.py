@@ -116,6 +116,16 @@ def test_who_leads_who_is_silent_and_what_that_means_is_to_be_read(shown: Tab) -
     assert shown.complaints() == []
 
 
+def test_why_a_certificate_keeps_a_peer_away_is_to_be_read(tab: Tab) -> None:
+    why = (
+        "node 3 at db3:9093: its certificate (CN=quorumd-3, issued by CN=<b>ca</b>) expired 2 h ago"
+    )
+    with served(source_for(quorum(), warnings=lambda: [why], unreachable=lambda: {3})) as (url, _):
+        tab.go(url)
+        tab.wait_text(f"This node: {why}", "#wrong")
+        assert tab.complaints() == []
+
+
 def test_nothing_is_loaded_from_elsewhere_and_the_history_only_once(shown: Tab) -> None:
     wait_for(lambda: count(shown, "page.json") >= 3, shown, "three questions")
     base = shown.evaluate("location.href")
