@@ -129,9 +129,11 @@ def test_a_transaction_without_a_condition_is_one_batch(
     ("text", "complaint"),
     [
         ("", "is no JSON"),
+        pytest.param("[" * 100_000, "is no JSON", id="too deep"),
         ("[]", "an object with these members: if_unchanged_since, unchanged, changes"),
         ('{"changes": [{"key": "a", "value": "b"}], "since": 1}', "expected an object"),
         ('{"changes": []}', "must be a list with a change"),
+        ('{"changes": {"a": "b"}}', "must be a list with a change"),
         ('{"changes": [{"key": "a", "value": "b"}, {"key": "a"}]}', "change 2: expected"),
         ('{"changes": [{"key": "a", "value": 5}]}', "change 1: the value is 5"),
         ('{"changes": [{"key": "", "value": "b"}]}', "change 1: the key is empty"),
