@@ -170,6 +170,7 @@ PROVENANCE = re.compile(
     r"|\bissues? (#?\d|show)|\bthis issue\b|\b(this|previous|next|other|my) session\b",
     re.IGNORECASE,
 )
+REVERSE_DNS = re.compile(r"\b(getnameinfo|gethostbyaddr|getfqdn)\b")
 BARE_EXCEPT = re.compile(r"\bexcept\s*:")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 SILENCED = re.compile(
@@ -334,6 +335,12 @@ def test_no_bare_except() -> None:
         if isinstance(node, ast.ExceptHandler)
     ]
     assert [f"{path}:{node.lineno}" for path, node in handlers if node.type is None] == []
+
+
+def test_no_address_is_asked_for_its_name() -> None:
+    """Who answers for an address need not be who has it: reverse DNS says nothing about a certificate."""
+    ours = [module for module in ALL_MODULES if module.package != "tests"]
+    assert [str(each.path) for each in ours if REVERSE_DNS.search(each.text)] == []
 
 
 def test_no_file_speaks_of_how_it_came_to_be() -> None:

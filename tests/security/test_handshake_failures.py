@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,14 @@ MIDDLE = Authority("middle", above=CA)
 NODE = CA.issue("node", ("localhost", "10.0.0.1"))
 CLIENT = CA.issue("client", ())
 OLD = now() - 3 * DAY
+LOOKUPS = (
+    "getaddrinfo",
+    "getfqdn",
+    "gethostbyaddr",
+    "gethostbyname",
+    "gethostbyname_ex",
+    "getnameinfo",
+)
 BOTH = pytest.mark.parametrize("version", [TLS_1_2, TLS_1_3])
 
 
@@ -219,6 +228,29 @@ def test_another_host(sides: Sides) -> None:
     assert said(shake(sides.server(CA.issue("x", ("10.0.0.1.nip",))), client, "10.0.0.1")[1])[
         0
     ] is (HandshakeOutcome.HOST)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("named", "dialled"), [("localhost", "127.0.0.1"), ("127.0.0.1", "localhost")]
+)
+def test_no_name_server_is_asked_whether_an_address_is_the_host_that_is_named(
+    sides: Sides, named: str, dialled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(*arguments: object) -> None:
+        asked.append(arguments)
+        raise OSError("no name server")
+
+    asked: list[object] = []
+    for lookup in LOOKUPS:
+        monkeypatch.setattr(socket, lookup, ask)
+    server, client = sides.server(CA.issue("node", (named,))), sides.client()
+    assert shake(server, client, named)[1].problem is None
+    assert said(shake(server, client, dialled)[1]) == (
+        HandshakeOutcome.HOST,
+        f"its certificate names {named}, not {dialled}",
+    )
+    assert asked == []
 
 
 def odd_certificate(folder: Path, *, at: str = "subject") -> Path:
