@@ -19,6 +19,7 @@ from tests.pipeline.spark_kafka_jars import has_spark_kafka_source
 from tests.support.client_files import PASSWORD, ClientFiles
 from tests.support.live_cluster import TOPIC, running
 from tests.support.secure_cluster import SecureCluster
+from tests.support.shaking_hands import shaking_hands
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -212,6 +213,28 @@ def test_a_store_that_is_missing_on_an_executor_is_named(
     with pytest.raises(Exception, match=r"nowhere\.p12.*on every executor") as raised:
         spark.read.format("quorumd").options(**missing).load().count()
     assert PASSWORD not in str(raised.value)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_a_server_that_is_not_trusted_is_named_with_the_cause(
+    spark: SparkSession, secure: Secure, tmp_path: Path
+) -> None:
+    trust = ClientFiles(tmp_path / "other").trust
+    others = {**secure.options, "kafka.ssl.truststore.location": str(trust)}
+    elsewhere = secure.files.store("elsewhere", "elsewhere.test")
+    with shaking_hands(elsewhere) as port:
+        at = f"127.0.0.1:{port}"
+        moved = {**secure.options, "kafka.bootstrap.servers": at}
+        for options, causes in (
+            (others, (f"{trust} (ssl.truststore.location)", "127.0.0.1:")),
+            (moved, (f"{at}: its certificate names elsewhere.test, not 127.0.0.1",)),
+        ):
+            with pytest.raises(Exception, match="certificate") as raised:
+                spark.read.format("quorumd").options(**options).load().count()
+            said = str(raised.value)
+            assert [cause for cause in causes if cause not in said] == [], said
+            assert PASSWORD not in said
 
 
 @pytest.mark.spark
