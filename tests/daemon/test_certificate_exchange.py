@@ -293,8 +293,10 @@ def test_a_ca_is_exchanged_in_three_steps_under_load(
         assert not connections & cluster.connections()
     # All connections were made anew, and not one election was held for it.
     assert cluster.epochs() == epochs
-    renewed = sum(cluster.closed(node, "renewed") for node in cluster.ids) - closed
-    assert 2 <= renewed <= len(connections - links) + 1, "nodes have renewed their links themselves"
+    renewed = sum(cluster.closed(node, "renewed") for node in cluster.ids)
+    assert renewed >= 2
+    # Nodes have renewed their links themselves, before others' listeners would have.
+    assert renewed - closed <= len(connections - links) + 1
     cluster.wait_converged()
     site.issue(old, "late")
     with (
