@@ -10,6 +10,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -213,24 +214,30 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(directory: Path, files: dict[str, tuple[bytes, int]], *, force: bool) -> list[Path]:
-    """All of them or, where one is there already, none. A reader sees whole files."""
+    """All of them or, where one is there already or the disk is full, none. A reader sees whole files."""
     paths = [directory / name for name in files]
     there = [str(path) for path in paths if path.exists()]
     if there and not force:
         raise CertificateProblem(
             f"{', '.join(there)}: there already; --force replaces what is there"
         )
+    parts = [path.with_name(path.name + ".part") for path in paths]
+    at = directory
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path, (data, mode) in zip(paths, files.values(), strict=True):
-            part = path.with_name(path.name + ".part")
-            part.unlink(missing_ok=True)
-            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        for at, (data, mode) in zip(parts, files.values(), strict=True):
+            at.unlink(missing_ok=True)
+            handle = os.open(at, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            part.rename(path)
+        for part, at in zip(parts, paths, strict=True):
+            part.rename(at)
     except OSError as error:
-        raise CertificateProblem(f"cannot write {error.filename}: {error.strerror}") from None
+        for part in parts:
+            with suppress(OSError):
+                part.unlink()
+        # That a disk is full is told of no file.
+        raise CertificateProblem(f"cannot write {error.filename or at}: {error.strerror}") from None
     return paths

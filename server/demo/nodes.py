@@ -294,8 +294,11 @@ def demo_lock(directory: Path) -> Iterator[None]:
                 f"a demo runs in {directory} already, as process {lock_holder(path)}: "
                 f"`quorumd demo --dir {shlex.quote(str(directory))} --stop` ends it"
             ) from None
-        os.truncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.truncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise DemoError(f"cannot use {directory}: {error.strerror or error}") from error
         yield
     finally:
         os.close(handle)

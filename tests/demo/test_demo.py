@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -16,7 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from quorumd.server.demo.nodes import DEMO_LOCK, MARKER, NodeFiles, lock_holder, prepare
+from quorumd.server.demo.nodes import (
+    DEMO_LOCK,
+    MARKER,
+    DemoError,
+    NodeFiles,
+    demo_lock,
+    lock_holder,
+    prepare,
+)
 from quorumd.storage.layout import LOCK
 from tests.demo.terminal import DEADLINE_S, Terminal
 from tests.support import canary
@@ -263,6 +272,19 @@ def test_a_directory_with_other_things_is_left_alone(directory: Path) -> None:
     assert refused.returncode == 1
     assert "thesis.tex" in refused.stderr
     assert not list(directory.glob("node*"))
+
+
+def test_a_full_disk_is_told_of_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    directory = tmp_path / "demo"
+    with pytest.raises(DemoError) as refused, demo_lock(directory):
+        pass
+    assert str(refused.value) == f"cannot use {directory}: No space left on device"
 
 
 def test_a_secure_demo_takes_whom_it_gave_a_certificate_and_nobody_else(directory: Path) -> None:

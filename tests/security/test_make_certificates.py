@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -129,6 +131,27 @@ def test_private_keys_are_their_owners_and_nothing_is_replaced_by_chance(made: P
     assert {path.name: path.read_bytes() for path in made.iterdir()} == before
     assert certs(made, "client", "alice", "--force").exit_code == 0
     assert (made / "alice.pem").read_bytes() != before["alice.pem"]
+
+
+def test_a_full_disk_leaves_everything_as_it_was(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path.name: path.read_bytes() for path in made.iterdir()}
+    fsync, synced = os.fsync, []
+
+    def full_at_the_second(handle: int) -> None:
+        synced.append(handle)
+        if len(synced) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", full_at_the_second)
+    refused = certs(made, "ca", "--force")
+    assert (refused.exit_code, refused.output) == (
+        2,
+        f"quorumd: cannot write {made}/ca.pem.part: No space left on device\n",
+    )
+    assert {path.name: path.read_bytes() for path in made.iterdir()} == before
 
 
 @pytest.mark.parametrize(
