@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
 
@@ -88,11 +88,15 @@ def main(
         raise click.UsageError(f"{folder} is not empty: name another folder.")
     title = f"{seconds / 60:g} minutes of chaos, seed {seed}"
     click.echo(f"{title}; everything is in {folder}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A terminal that is closed ends it in order, too, unless nohup has it go on.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
     try:
         is_sound = Run(folder, seed, chosen).run(seconds, count, title)
     except KeyboardInterrupt:
-        click.echo(f"interrupted; nothing was checked. The logs are in {folder}", err=True)
+        with suppress(OSError):  # The terminal may be gone.
+            click.echo(f"interrupted; nothing was checked. The logs are in {folder}", err=True)
         raise SystemExit(130) from None
     raise SystemExit(0 if is_sound else 1)
 

@@ -40,12 +40,13 @@ def test_a_short_run_finds_nothing_and_reports(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("files-*")), "files are kept when something was found"
 
 
-def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     process = started(tmp_path, "--hours", "1", "--faults", "pause")
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("*-read.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     done = ended(process)
     assert done.code == 130, done.text
     assert str(tmp_path) not in running(), "no node or client is left"
