@@ -12,7 +12,13 @@ from typing import Final, Protocol
 
 from quorumd.raft.effects import FetchReply, Reply, SendReply, SnapshotReply, VoterChangeReply
 from quorumd.raft.errors import KafkaError
-from quorumd.raft.events import Event
+from quorumd.raft.events import (
+    AddVoterRequested,
+    Event,
+    ReassignmentRequested,
+    RemoveVoterRequested,
+    TransferRequested,
+)
 from quorumd.raft.types import ReplicaKey, SnapshotId
 from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
@@ -88,6 +94,7 @@ class RaftRequestHandler:
         """All other requests without a reply of the rules."""
         self._last_reply_to = 0
         self._foreign_lines = RateLimit(per_second=0.1, burst=3)
+        self._change_lines = RateLimit(per_second=0.2, burst=20)
 
     # -- requests
 
@@ -149,6 +156,7 @@ class RaftRequestHandler:
             reply_to,
             self._request_timeout_ms,
         )
+        self._log_change(request, event)
         return partial(self._take, request, reply_to, event)
 
     def reassign(self, request: InboundRequest) -> Callable[[], None]:
@@ -162,7 +170,17 @@ class RaftRequestHandler:
             return partial(request.respond_message, misplaced)
         reply_to = self._next_reply_to()
         event = voter_changes.reassignment_request_received(message, reply_to)
+        self._log_change(request, event)
         return partial(self._take, request, reply_to, event)
+
+    def _log_change(self, request: InboundRequest, event: Event) -> None:
+        """Who wants it, at the node that was asked. One that forwards it is who asks the leader."""
+        what = _wanted(event)
+        suppressed = None if what is None else self._change_lines.take()
+        if suppressed is not None:
+            caller = request.connection
+            more: dict[str, object] = {"lines_suppressed": suppressed} if suppressed else {}
+            LOG.info("change requested", what=what, by=caller.principal, peer=caller.peer, **more)
 
     def give_change_up(self, request: InboundRequest) -> None:
         """The leader that was asked for a change of the voters is gone: the client has to ask again."""
@@ -318,6 +336,22 @@ class RaftRequestHandler:
         version, listener = request.api_version, request.listener.name
         response = snapshot_response(reply, self._topic, version, listener, chunk)
         request.respond_message(response)
+
+
+def _wanted(event: Event) -> str | None:
+    """What an operator, or a node that joins by itself, has changed; None for anything else."""
+    match event:
+        case AddVoterRequested(voter=voter):
+            return f"add voter {voter.key}"
+        case RemoveVoterRequested(key=key):
+            return f"remove voter {key}"
+        case TransferRequested(to=to):
+            return f"hand leadership to {'any voter' if to is None else f'voter {to}'}"
+        case ReassignmentRequested(target=target):
+            if target is None:
+                return "end the reassignment"
+            return f"reassign the voters to {', '.join(map(str, target))}"
+    return None
 
 
 def _at_most(max_bytes: int) -> int:

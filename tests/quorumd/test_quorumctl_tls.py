@@ -80,7 +80,7 @@ def test_records_are_written_read_and_backed_up(ctl: Run, tmp_path: Path) -> Non
     assert "records/s" in succeeds(ctl, "bench", "--clients", 3, "--seconds", 0.3, "--warmup", 0)
 
 
-def test_the_quorum_is_described_and_changed(ctl: Run) -> None:
+def test_the_quorum_is_described_and_changed(ctl: Run, secure: Secure) -> None:
     assert "CurrentVoters" in succeeds(ctl, "describe", "--status", "--replication")
     succeeds(ctl, "transfer-leader")
     succeeds(ctl, "add-voter", "--replica-id", 4)
@@ -89,6 +89,17 @@ def test_the_quorum_is_described_and_changed(ctl: Run) -> None:
     succeeds(ctl, "reassign", "--voters", "1,2,3", "--watch")
     done = ctl("replace-voter", 3, "--timeout", 6)
     assert "could not replace the disk of voter 3" in done.err or done.code == 0, done
+    logs = "".join(secure.cluster.output(node) for node in secure.cluster.ids)
+    for what in (
+        "hand leadership to any voter",
+        "add voter (4, ",
+        "remove voter (4, ",
+        "reassign the voters to 1, 2, 4",
+    ):
+        line = next(line for line in logs.splitlines() if f'what="{what}' in line)
+        assert " change requested " in line
+        assert " by=" in line
+        assert "ANONYMOUS" not in line
 
 
 def test_the_variable_names_the_file_and_what_means_nothing_is_named_once(

@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from quorumd.raft.effects import FetchReply, SendReply, SnapshotReply
+from quorumd.raft.effects import FetchReply, SendReply, SnapshotReply, VoterChangeReply
+from quorumd.raft.errors import KafkaError
 from quorumd.raft.types import Endpoint, SnapshotId
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.runtime import Reader
@@ -24,6 +25,7 @@ from quorumd.wire.codec import decode, encode
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.fast import FastFetch
 from quorumd.wire.headers import decode_response_header
+from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
 from quorumd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsRequestPartition,
@@ -38,6 +40,9 @@ from quorumd.wire.messages.fetch_snapshot import (
     FetchSnapshotRequestTopic,
     FetchSnapshotResponse,
 )
+from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+from quorumd.wire.messages.transfer_leader import TransferLeaderRequest
+from quorumd.wire.messages.update_raft_voter import UpdateRaftVoterRequest
 from quorumd.wire.registry import APIS
 from quorumd.wire.schema import Message
 
@@ -69,6 +74,7 @@ class Connection:
 
     listener = Endpoint("CONTROLLER", "127.0.0.1", 0)
     peer = "a test"
+    principal = "User:alice"
     client_software_name = "quorumd"
     in_flight_bytes = 0
     is_open = True
@@ -299,3 +305,66 @@ def test_voters_of_another_partition_are_not_changed() -> None:
     assert isinstance(response, AlterPartitionReassignmentsResponse)
     (row,) = response.responses[0].partitions
     assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+DIRECTORY = UUID(int=7)
+UNKNOWN = VoterChangeReply(
+    epoch=3, leader_id=1, leader_endpoints=(), error=KafkaError.VOTER_NOT_FOUND
+)
+
+
+def reassignment(*target: int, cancels: bool = False) -> Message:
+    partition = AlterPartitionReassignmentsRequestPartition(
+        partition_index=METADATA.index, replicas=None if cancels else target
+    )
+    topic = AlterPartitionReassignmentsRequestTopic(name=METADATA.name, partitions=(partition,))
+    return AlterPartitionReassignmentsRequest(timeout_ms=1, topics=(topic,))
+
+
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [
+        (AddRaftVoterRequest(voter_id=4, voter_directory_id=DIRECTORY), "add voter (4, "),
+        (RemoveRaftVoterRequest(voter_id=4, voter_directory_id=DIRECTORY), "remove voter (4, "),
+        (TransferLeaderRequest(to_id=2), "hand leadership to voter 2"),
+        (TransferLeaderRequest(), "hand leadership to any voter"),
+        (reassignment(4, 5, 6), "reassign the voters to 4, 5, 6"),
+        (reassignment(cancels=True), "end the reassignment"),
+    ],
+)
+def test_a_change_is_logged_with_who_requested_it(
+    message: Message, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(UNKNOWN)
+    key = message.wire_spec.api_key
+    assert key is not None
+    request = bench.request(key, 0, encode(message, 0))
+    with caplog.at_level("INFO"):
+        take = bench.handler.reassign if key == 45 else bench.handler.change
+        take(request)()
+    (line,) = caplog.records
+    assert line.getMessage() == "change requested"
+    fields = line.__dict__["quorumd_fields"]
+    assert fields.pop("what").startswith(what)
+    assert fields == {"by": "User:alice", "peer": "a test"}
+
+
+def test_a_voter_that_says_where_it_is_reached_changes_nothing_that_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench(UNKNOWN)
+    with caplog.at_level("INFO"):
+        bench.handler.change(bench.request(82, 0, encode(UpdateRaftVoterRequest(voter_id=4), 0)))()
+    assert not caplog.records
+
+
+def test_changes_that_are_requested_again_and_again_fill_no_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench(UNKNOWN)
+    with caplog.at_level("INFO"):
+        for _ in range(200):
+            body = encode(RemoveRaftVoterRequest(voter_id=4), 0)
+            bench.handler.change(bench.request(81, 0, body))()
+    assert len(bench.connection.sent) == 200
+    assert len(caplog.records) <= 21

@@ -15,6 +15,7 @@ import pytest
 from quorumd.config.addresses import ConfiguredVoter
 from quorumd.config.model import Config
 from quorumd.raft.types import Endpoint
+from quorumd.security.identity import ANONYMOUS
 from quorumd.server.daemon_runtime import daemon_runtime
 from quorumd.server.dispatch import Dispatch
 from quorumd.server.model.metrics import Metrics
@@ -66,6 +67,7 @@ class Recorder:
     def __init__(self) -> None:
         self.listener = AT
         self.peer = "tester"
+        self.principal = ANONYMOUS
         self.client_software_name = self.client_software_version = ""
         self.is_open = True
         self.in_flight_bytes = 0
