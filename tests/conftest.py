@@ -15,7 +15,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -84,6 +84,22 @@ SPARK_CLUSTER = "tests/pipeline/test_cluster.py"
 SLOW_MARKS = ("browser", "java", "live", "long", "sim", "spark")
 _marks: set[str] | None = None
 """Those of the test that runs."""
+
+
+@pytest.fixture
+def no_signal_is_ignored() -> Iterator[None]:
+    """A shell that runs these tests in the background, or nohup, ignores some; commands inherit that.
+
+    A command that another test ran in this process may have left a handler or a mask of its own.
+    """
+    numbers = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -14,7 +14,7 @@ import pytest
 from tests.support.commands import Done
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("no_signal_is_ignored")]
 
 
 def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:

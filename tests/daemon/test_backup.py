@@ -153,6 +153,7 @@ def test_a_quorum_that_is_suspended_half_way_is_waited_for(
     load.wait_progress()
 
 
+@pytest.mark.usefixtures("no_signal_is_ignored")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_backup_that_a_signal_ends_leaves_nothing_behind(
     quorum: Cluster, tmp_path: Path, number: signal.Signals

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,19 +19,8 @@ from tests.support.live_cluster import Cluster, running_cluster
 
 
 @pytest.fixture(autouse=True)
-def no_signal_is_ignored() -> Iterator[None]:
-    """A shell that runs these tests in the background, or nohup, ignores some; commands inherit that.
-
-    A command that another test ran in this process may have left a handler or a mask of its own.
-    """
-    numbers = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
-    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+def _each_command_ends_by_signals(no_signal_is_ignored: None) -> None:
+    """What the name says."""
 
 
 class Done(NamedTuple):
