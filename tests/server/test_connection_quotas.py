@@ -26,15 +26,6 @@ from tests.support.serving import (
 )
 
 
-async def connect_from(served: Served, ip: str, tls: ssl.SSLContext | None = None) -> Client:
-    """From an address of the loopback network: to a node one that is not its own is a stranger's."""
-    address = served.listeners.addresses[0]
-    opened = await asyncio.open_connection(address.host, address.port, ssl=tls, local_addr=(ip, 0))
-    client = Client(*opened)
-    served.add(client)
-    return client
-
-
 async def is_served(client: Client) -> bool:
     try:
         await client.send(request_frame(1, body=b"hello"))
@@ -93,7 +84,7 @@ def serving_tls(
 
 async def is_served_by_tls(served: Served, ip: str, tls: ssl.SSLContext) -> bool:
     try:
-        return await is_served(await connect_from(served, ip, tls))
+        return await is_served(await served.connect(tls=tls, ip=ip))
     except OSError:
         return False
 
@@ -102,7 +93,7 @@ def test_by_tls_an_address_has_no_more_from_the_accept_on(made: Certificates) ->
     async def work() -> None:
         tls, stranger = made.client_context("a-client"), made.client_context()
         async with serving_tls(made, ConnectionLimits(per_ip=2)) as served:
-            silent = await connect_from(served, "127.0.0.2")
+            silent = await served.connect(ip="127.0.0.2")
             await until(lambda: len(served.listeners.connections) == 1)
             assert await is_served_by_tls(served, "127.0.0.2", tls)
             assert not await is_served_by_tls(served, "127.0.0.2", tls)

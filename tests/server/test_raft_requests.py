@@ -295,11 +295,19 @@ def test_of_a_snapshot_no_more_is_read_at_once_than_of_the_log(asked: int, read:
     assert (chunk.size, chunk.position, bytes(chunk.unaligned_records)) == (100, 7, b"a piece")
 
 
+def reassignment(
+    *target: int, cancels: bool = False, partition_index: int = METADATA.index
+) -> Message:
+    partition = AlterPartitionReassignmentsRequestPartition(
+        partition_index=partition_index, replicas=None if cancels else target
+    )
+    topic = AlterPartitionReassignmentsRequestTopic(name=METADATA.name, partitions=(partition,))
+    return AlterPartitionReassignmentsRequest(timeout_ms=1, topics=(topic,))
+
+
 def test_voters_of_another_partition_are_not_changed() -> None:
     bench = Bench(None)
-    partition = AlterPartitionReassignmentsRequestPartition(partition_index=1, replicas=(1, 2))
-    topic = AlterPartitionReassignmentsRequestTopic(name=METADATA.name, partitions=(partition,))
-    message: Message = AlterPartitionReassignmentsRequest(timeout_ms=1, topics=(topic,))
+    message = reassignment(1, 2, partition_index=1)
     bench.handler.reassign(bench.request(45, 0, encode(message, 0)))()
     (response,) = bench.connection.sent
     assert isinstance(response, AlterPartitionReassignmentsResponse)
@@ -311,14 +319,6 @@ DIRECTORY = UUID(int=7)
 UNKNOWN = VoterChangeReply(
     epoch=3, leader_id=1, leader_endpoints=(), error=KafkaError.VOTER_NOT_FOUND
 )
-
-
-def reassignment(*target: int, cancels: bool = False) -> Message:
-    partition = AlterPartitionReassignmentsRequestPartition(
-        partition_index=METADATA.index, replicas=None if cancels else target
-    )
-    topic = AlterPartitionReassignmentsRequestTopic(name=METADATA.name, partitions=(partition,))
-    return AlterPartitionReassignmentsRequest(timeout_ms=1, topics=(topic,))
 
 
 @pytest.mark.parametrize(
