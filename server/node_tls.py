@@ -285,14 +285,12 @@ class _HttpWatch:
     def on_failed(self, stream: TlsStream, problem: CertificateProblem) -> None:
         self._counts[HTTP, problem.outcome] += 1
         # A connection without a byte is a port check.
-        if not stream.has_spoken or (suppressed := self._lines.take()) is None:
+        if not stream.has_spoken or (more := self._lines.take_fields()) is None:
             return
         peer = stream.get_extra_info("peername")
         at = f"{peer[0]}:{peer[1]}" if peer else "?"
         fields: dict[str, object] = {"why": problem.outcome.value, "reason": str(problem)}
-        if suppressed:
-            fields["lines_suppressed"] = suppressed
-        LOG.warning("TLS handshake failed", listener=HTTP, peer=at, **fields)
+        LOG.warning("TLS handshake failed", listener=HTTP, peer=at, **fields, **more)
 
 
 def when(at_s: float) -> str:

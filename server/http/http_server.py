@@ -29,7 +29,7 @@ from quorumd.server.model.unhandled import unawaited
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.displacement import ConnectionsByAddress
 from quorumd.server.net.listeners import hosts_of, listen_error
-from quorumd.server.net.sockets import ends_of
+from quorumd.server.net.sockets import TLS_BEGINNING, TLS_HERE, ends_of
 
 if TYPE_CHECKING:
     from quorumd.security.tls_stream import TlsStream, Upper
@@ -46,7 +46,6 @@ BACKLOG: Final = 64
 """Connections that the kernel accepts in one turn displace none whose request could not be read before."""
 
 NO_HTTP: Final = "this is no HTTP/1 request for a page"
-TLS_HERE: Final = "TLS on a listener that is plaintext here"
 NO_TLS: Final = (
     f"{TLS_HERE}: the pages are at http://, and at https:// with http.security.protocol: SSL"
 )
@@ -274,18 +273,16 @@ class HttpServer:
         try:
             return _response(await page(request.accept), is_head=is_head)
         except Exception as error:  # a page that fails must not end the server
-            suppressed = self._failure_lines.take()
-            if suppressed is not None:
-                fields = {"lines_suppressed": suppressed} if suppressed else {}
+            fields = self._failure_lines.take_fields()
+            if fields is not None:
                 _LOGGER.exception("page failed", error, path=request.path, **fields)
             text = b"the page could not be made; the log says why\n"
             failed = Page(text, status=HTTPStatus.INTERNAL_SERVER_ERROR)
             return _response(failed, is_head=is_head)
 
     def _log_tls(self, writer: asyncio.StreamWriter) -> None:
-        suppressed = self._tls_lines.take()
-        if suppressed is not None:
-            fields: dict[str, object] = {"lines_suppressed": suppressed} if suppressed else {}
+        fields = self._tls_lines.take_fields()
+        if fields is not None:
             peer, why = ends_of(writer.transport).peer, CloseReason.MALFORMED.value
             _LOGGER.warning(
                 "connection closed", peer=peer, listener=HTTP, why=why, reason=TLS_HERE, **fields
@@ -356,7 +353,11 @@ async def _read_request(reader: asyncio.StreamReader, *, is_plaintext: bool) -> 
     try:
         async with asyncio.timeout(REQUEST_SECONDS_MAX):
             head = await reader.readexactly(1)
-            if is_plaintext and head == b"\x16" and await reader.readexactly(1) == b"\x03":
+            if (
+                is_plaintext
+                and head == TLS_BEGINNING[:1]
+                and await reader.readexactly(1) == TLS_BEGINNING[1:]
+            ):
                 raise _TlsRequest
             if not head.isalpha():
                 # As of a client of Kafka's protocol, which would wait for a response as long as it can.

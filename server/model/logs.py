@@ -155,6 +155,13 @@ class RateLimit:
         suppressed, self.suppressed = self.suppressed, 0
         return suppressed
 
+    def take_fields(self) -> dict[str, object] | None:
+        """As `take`; the field of the line that says how many were suppressed, if any were."""
+        suppressed = self.take()
+        if suppressed is None:
+            return None
+        return {"lines_suppressed": suppressed} if suppressed else {}
+
 
 class BackgroundHandler(QueueHandler):
     """Formats where the line is logged, writes on a thread of its own, never blocks the caller."""

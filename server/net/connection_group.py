@@ -162,11 +162,10 @@ class ConnectionGroup(Generic[C]):
 
     def log(self, connection: RequestConnection, message: str, **fields: object) -> None:
         """Write a line about a connection, unless there were too many of late."""
-        suppressed = self.close_lines.take()
-        if suppressed is None:
+        more = self.close_lines.take_fields()
+        if more is None:
             return
-        if suppressed:
-            fields["lines_suppressed"] = suppressed
+        fields |= more
         name, version = connection.client_software_name, connection.client_software_version
         if client := f"{name} {version}".strip():
             fields["client"] = client

@@ -12,6 +12,9 @@ from quorumd.wire.fast import JOIN_BYTES_MAX
 
 PLAINTEXT: Final = b"\0\0\0\x04\xff\xff\xff\xff"
 """A frame of no request's, for who begins with TLS: what is no TLS tells it that there is none here."""
+TLS_BEGINNING: Final = b"\x16\x03"
+"""Of a client's first message in TLS."""
+TLS_HERE: Final = "TLS on a listener that is plaintext here"
 
 
 class Ends(NamedTuple):
@@ -52,6 +55,6 @@ def explained(
     error: MalformedMessage, data: bytes, *, is_tls: bool
 ) -> tuple[MalformedMessage, list[bytes]]:
     """What is wrong with bytes that are no request, and what else is sent: PLAINTEXT in response to TLS."""
-    if is_tls or not data.startswith(b"\x16\x03"):
+    if is_tls or not data.startswith(TLS_BEGINNING):
         return error, []
-    return MalformedMessage("TLS on a listener that is plaintext here"), [PLAINTEXT]
+    return MalformedMessage(TLS_HERE), [PLAINTEXT]

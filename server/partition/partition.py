@@ -388,9 +388,8 @@ class Partition:
     def _log_role(self, effect: AnnounceRole) -> None:
         """Always if the epoch or the leader is another; a replica that campaigns in vain does it for long."""
         at, self._logged_at = self._logged_at, (effect.epoch, effect.leader_id)
-        suppressed = 0 if at != self._logged_at else self._role_lines.take()
-        if suppressed is not None:
-            more: dict[str, object] = {"lines_suppressed": suppressed} if suppressed else {}
+        more = {} if at != self._logged_at else self._role_lines.take_fields()
+        if more is not None:
             age_s = self.disk.write_age_s()
             if age_s >= SLOW_WRITE_S:
                 more["disk_silent_s"] = round(age_s, 1)

@@ -176,10 +176,9 @@ class RaftRequestHandler:
     def _log_change(self, request: InboundRequest, event: Event) -> None:
         """Who wants it, at the node that was asked. One that forwards it is who asks the leader."""
         what = _wanted(event)
-        suppressed = None if what is None else self._change_lines.take()
-        if suppressed is not None:
+        more = None if what is None else self._change_lines.take_fields()
+        if more is not None:
             caller = request.connection
-            more: dict[str, object] = {"lines_suppressed": suppressed} if suppressed else {}
             LOG.info("change requested", what=what, by=caller.principal, peer=caller.peer, **more)
 
     def give_change_up(self, request: InboundRequest) -> None:
