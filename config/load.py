@@ -24,8 +24,9 @@ from quorumd.config.tls_checks import (
     port_problems,
     tls_ports,
     tls_problems,
+    unread_by,
 )
-from quorumd.config.tls_port import RENEWED, TlsPort
+from quorumd.config.tls_port import KEYSTORE_KEYS, RENEWED, TlsPort
 from quorumd.config.values import is_wildcard
 from quorumd.raft.types import Address
 
@@ -104,12 +105,14 @@ def _tls_problems(
 ) -> list[ConfigProblem]:
     given = {**dict.fromkeys(entries.unreadable), **entries.by_key}
     named = [(key, text, key) for key, text in tls_problems(found, given)]
-    for port in tls_ports(found):
+    for each in tls_ports(found):
+        port = each._replace(unread=unread_by(each, found, given))
+        if "advertised.listeners" in port.unread:
+            port = port._replace(hosts=())
         beside = HTTP_PROTOCOL if port.scope == HTTP_SCOPE else PROTOCOL_MAP
         lacks = dict(port_problems(port, given))
         named += [(port.key_of(key, given), text, beside) for key, text in lacks.items()]
-        keys = {scope + key for key in TLS_KEYS for scope in ("", port.scope)}
-        if judge is None or not port.has_certificate or keys.intersection(given) - found.keys():
+        if judge is None or not (port.has_certificate or port.unread.intersection(KEYSTORE_KEYS)):
             continue
         beside = port.key_of("ssl.keystore.location", given)
         for key, text in judge(port, found):

@@ -7,9 +7,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from typing import Any, Final
 
 from quorumd.config.addresses import ConfiguredVoter
-from quorumd.config.keys import HTTP_SCOPE, LISTENER_SCOPE, TLS_KEYS, scope_of
+from quorumd.config.keys import HTTP_SCOPE, KEYS, LISTENER_SCOPE, TLS_KEYS, scope_of
 from quorumd.config.tls import ClientAuth, SecurityProtocol, TlsConfig
-from quorumd.config.tls_port import HTTP, TlsPort
+from quorumd.config.tls_port import HTTP, KEYSTORE_KEYS, TlsPort
 from quorumd.raft.types import Address, Endpoint
 
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
@@ -38,6 +38,8 @@ def tls_ports(found: Mapping[str, Any]) -> Iterator[TlsPort]:
     """Where TLS is spoken, by what was set: values by key."""
     listeners: Sequence[Endpoint] = found.get("listeners") or ()
     advertised = {each.name: each for each in found.get("advertised.listeners") or ()}
+    if not listeners:
+        yield from _ports_of_the_map(found)
     for listener in listeners:
         if (found.get(PROTOCOL_MAP) or {}).get(listener.name) is SecurityProtocol.SSL:
             is_peers = listener is listeners[0]
@@ -57,6 +59,21 @@ def tls_ports(found: Mapping[str, Any]) -> Iterator[TlsPort]:
             )
     if found.get(HTTP_PROTOCOL) is SecurityProtocol.SSL:
         yield TlsPort(HTTP, HTTP_SCOPE, _tls_of(found, HTTP_SCOPE))
+
+
+def _ports_of_the_map(found: Mapping[str, Any]) -> Iterator[TlsPort]:
+    """Of a node whose listeners are not known: nobody can say which of them the peers use."""
+    for name, protocol in (found.get(PROTOCOL_MAP) or {}).items():
+        if protocol is SecurityProtocol.SSL:
+            scope = scope_of(name)
+            is_nodes = _has_node_keys(found, scope, _STORE_KEYS)
+            yield TlsPort(name, scope, _tls_of(found, scope), is_nodes=is_nodes)
+
+
+def unread_by(port: TlsPort, found: Mapping[str, Any], given: Container[str]) -> frozenset[str]:
+    """The keys, without the port's scope, that were set and have no value there."""
+    names = {key: key for key in KEYS} | {key: port.key_of(key, given) for key in TLS_KEYS}
+    return frozenset(key for key, name in names.items() if name in given and name not in found)
 
 
 def _has_node_keys(found: Mapping[str, Any], scope: str, keys: Iterable[str]) -> bool:
@@ -116,9 +133,9 @@ def tls_problems(
     if HTTP_PROTOCOL not in given:
         text = f"HTTP is plaintext: set {HTTP_PROTOCOL}: SSL, or remove this key"
         yield from _without_tls(HTTP_SCOPE, given, text)
-    if found.get("max.connections.per.ip") == 0 and not found.get(
-        "max.connections.per.ip.overrides"
-    ):
+    overrides = "max.connections.per.ip.overrides"
+    has_none = not found.get(overrides) and (overrides in found or overrides not in given)
+    if found.get("max.connections.per.ip") == 0 and has_none:
         text = "0 without max.connections.per.ip.overrides refuses all: set those, or more than 0"
         yield "max.connections.per.ip", text
 
@@ -168,13 +185,14 @@ def port_problems(port: TlsPort, given: Container[str]) -> Iterator[tuple[str, s
     def is_missing(*keys: str) -> bool:
         return not any(name in given for key in keys for name in (key, port.scope + key))
 
-    if is_missing("ssl.keystore.location", "ssl.keystore.key", "ssl.keystore.certificate.chain"):
+    if is_missing(*KEYSTORE_KEYS):
         yield (
             "ssl.keystore.location",
             f"{port.name} is SSL and has no certificate: set this key to the file of its private key and "
             f"certificate chain, or {port.scope}ssl.keystore.location for it alone",
         )
-    if port.has_peers and tls.ssl_client_auth is not ClientAuth.REQUIRED:
+    is_told = "ssl.client.auth" not in port.unread
+    if port.has_peers and is_told and tls.ssl_client_auth is not ClientAuth.REQUIRED:
         which = "is the first listener, which the other nodes use" if port.is_peers else _DIALLED
         yield (
             "ssl.client.auth",

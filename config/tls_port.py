@@ -13,6 +13,12 @@ from quorumd.config.tls import TlsConfig
 
 HTTP: Final = "http"
 """Stands for HTTP where listeners are named, whose names are upper case."""
+KEYSTORE_KEYS: Final = (
+    "ssl.keystore.location",
+    "ssl.keystore.key",
+    "ssl.keystore.certificate.chain",
+)
+"""Where a port has its certificate; at least one of them is set."""
 RENEWED: Final = (
     "ssl.keystore.certificate.chain",
     "ssl.keystore.key",
@@ -42,6 +48,8 @@ class TlsPort(NamedTuple):
     """It is a listener that has the stores of the node: other nodes may use it tomorrow."""
     references: Mapping[str, FileReference] = MappingProxyType({})
     """Keys, certificates and passwords that are given by `${dir:...}`, by the field of `tls`."""
+    unread: frozenset[str] = frozenset()
+    """Keys that were set and have no value, without `scope`: what depends on them is not judged."""
 
     @property
     def has_peers(self) -> bool:

@@ -6,7 +6,7 @@ The same checks are made at start, when files have changed, and by `quorumd cert
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from quorumd.config.tls import ClientAuth, TlsConfig
 from quorumd.security.contexts import Contexts, make_context, spoken_versions, suite_problem
-from quorumd.security.errors import CertificateProblem, HandshakeOutcome, UnusableMaterial
+from quorumd.security.errors import CertificateProblem, HandshakeOutcome
 from quorumd.security.handshake_failures import (
     Failure,
     crl_problem,
@@ -32,11 +32,13 @@ from quorumd.security.material import (
     KEYSTORE,
     TRUSTSTORE,
     Material,
+    Readable,
     encoded_key,
     has_extension,
     has_signed,
     is_issued_by,
     read_material,
+    readable_material,
 )
 
 KeyProblem = tuple[str, str]
@@ -58,29 +60,39 @@ def problems_of(
     is_peers: bool,
     is_nodes: bool = False,
     material: Material | None = None,
+    unread: Set[str] = frozenset(),
 ) -> list[KeyProblem]:
     """Configuration key and text of all that would be refused; empty if these can be used.
 
     `listener` names the side in what is said, `hosts` are the host names and IP addresses under which others
     dial it, `is_peers`: other nodes are at the other end, `is_nodes`: they may be tomorrow, with the same
-    stores. Reads the files, unless `material` has been read from them.
+    stores. Reads the files, unless `material` has been read from them. What depends on a key that is
+    `unread`, which was set and has no value, or on a store that cannot be read, is not judged.
     """
     problems: list[KeyProblem] = []
-    if text := suite_problem(tls):
+    is_known = unread.isdisjoint(("ssl.cipher.suites", "ssl.enabled.protocols"))
+    if is_known and (text := suite_problem(tls)):
         problems.append(("ssl.cipher.suites", text))
     try:
         rules_of(tls.ssl_principal_mapping_rules)
     except BadRule as error:
         problems.append(("ssl.principal.mapping.rules", str(error)))
-    try:
-        found = read_material(tls) if material is None else material
-    except UnusableMaterial as error:
-        return problems + error.problems
-    checks = _Checks(tls, found, listener, hosts, is_server, is_peers, is_peers or is_nodes)
+    found = readable_material(tls, unread) if material is None else Readable(material)
+    problems += found.problems
+    checks = _Checks(
+        tls,
+        found.material,
+        listener,
+        hosts,
+        is_server,
+        is_peers,
+        is_peers or is_nodes,
+        found.unknown | unread,
+    )
     problems += checks.stores()
     problems += checks.own_chain()
     problems += checks.revocation_lists()
-    return problems or list(checks.by_openssl())
+    return problems if problems or checks.unknown else list(checks.by_openssl())
 
 
 def warnings_of(tls: TlsConfig, material: Material | None = None) -> list[KeyProblem]:
@@ -110,24 +122,29 @@ class _Checks:
     is_server: bool
     is_peers: bool
     is_nodes: bool
+    unknown: Set[str]
+    """Keys whose values, and stores whose contents, are not known: nothing is said of them."""
 
     def stores(self) -> Iterator[KeyProblem]:
         """What has to be there at all."""
         tls = self.tls
-        if not self.material.chain and (self.is_server or self.is_peers):
+        needs_chain = KEYSTORE not in self.unknown and (self.is_server or self.is_peers)
+        if needs_chain and not self.material.chain:
             text = (
                 f"is missing: {self.listener} needs a private key and a certificate (PEM, in one file); "
                 "`quorumd certs node` makes them for a test or a small site"
             )
             yield KEYSTORE, text
-        if self.is_server and self.is_peers and tls.ssl_client_auth is not ClientAuth.REQUIRED:
+        is_told = self.is_server and "ssl.client.auth" not in self.unknown
+        if is_told and self.is_peers and tls.ssl_client_auth is not ClientAuth.REQUIRED:
             text = (
                 f"is {tls.ssl_client_auth} for {self.listener}, where nodes reach each other: set it to "
                 "required"
             )
             yield "ssl.client.auth", text
         asks = self.is_server and tls.ssl_client_auth is not ClientAuth.NONE
-        if not self.material.roots and (asks or self.is_peers):
+        needs_roots = TRUSTSTORE not in self.unknown and (asks or self.is_peers)
+        if needs_roots and not self.material.roots:
             text = (
                 f"is missing: {self.listener} asks for certificates, and no CA is trusted to have "
                 "made them"
@@ -226,7 +243,9 @@ class _Checks:
         whole = [crl for crl in crls if not has_extension(crl, x509.DeltaCRLIndicator)]
         authorities = dict.fromkeys((*self.material.chain[1:], *self.material.roots))
         yield from self._mistakable(whole, authorities)
-        for authority in authorities:
+        # Which lists are needed is not known before all CAs are.
+        are_known = self.unknown.isdisjoint((KEYSTORE, TRUSTSTORE))
+        for authority in authorities if are_known else ():
             lists = [crl for crl in whole if crl.issuer == authority.subject]
             signed = [crl for crl in lists if has_signed(authority, crl)]
             has_cas = any(it != authority and is_issued_by(it, authority) for it in authorities)

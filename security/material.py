@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -23,11 +24,12 @@ from quorumd.config.secrets import Secret
 from quorumd.config.tls import StoreType, TlsConfig
 from quorumd.security import pem_store, pkcs12_store
 from quorumd.security.errors import UnusableMaterial
-from quorumd.security.pem_store import BadStore
+from quorumd.security.pem_store import BadStore, NeedsPassword
 
 KEYSTORE = "ssl.keystore.location"
 TRUSTSTORE = "ssl.truststore.location"
 CRL = "ssl.crl.location"
+_KEY_PASSWORD = "ssl.key.password"
 _INLINE_CHAIN = "ssl.keystore.certificate.chain"
 _INLINE_KEY = "ssl.keystore.key"
 _INLINE_TRUST = "ssl.truststore.certificates"
@@ -58,25 +60,53 @@ class Material:
         return roots + b"".join(each.public_bytes(Encoding.PEM) for each in self.crls)
 
 
+class Readable(NamedTuple):
+    """What can be read of stores of which some may be damaged."""
+
+    material: Material
+    """Without a private key and a chain, or without roots, where they are `unknown`."""
+    problems: Sequence[tuple[str, str]] = ()
+    """Key of the configuration, and what is wrong."""
+    unknown: Set[str] = frozenset()
+    """KEYSTORE, TRUSTSTORE and CRL, if they could not be read whole."""
+
+
 def read_material(tls: TlsConfig) -> Material:
     """What the stores of this configuration hold. Raises UnusableMaterial with all that is wrong."""
-    reader = _Reader(tls)
+    found = readable_material(tls)
+    if found.problems:
+        raise UnusableMaterial(list(found.problems))
+    return found.material
+
+
+def readable_material(tls: TlsConfig, unread: Set[str] = frozenset()) -> Readable:
+    """What can be read of the stores. Those that depend on keys that are `unread` are no problem."""
+    reader = _Reader(tls, unread)
     key, chain = reader.keystore()
     roots, crls = reader.truststore(), reader.revocation_lists()
-    if reader.problems:
-        raise UnusableMaterial(reader.problems)
-    return Material(key, chain, roots, _newest(crls, (*chain[1:], *roots)))
+    material = Material(key, chain, roots, _newest(crls, (*chain[1:], *roots)))
+    return Readable(material, reader.problems, reader.unknown)
 
 
 class _Reader:
     """Reads store after store, and keeps what is wrong with any."""
 
-    def __init__(self, tls: TlsConfig) -> None:
+    def __init__(self, tls: TlsConfig, unread: Set[str]) -> None:
         self._tls = tls
+        self._unread = unread
         self.problems: list[tuple[str, str]] = []
+        self.unknown: set[str] = set()
 
-    def _report(self, key: str, text: str) -> None:
+    def _report(self, store: str, key: str, text: str) -> None:
+        self.unknown.add(store)
         self.problems.append((key, text))
+
+    def _depends_on(self, store: str, *keys: str) -> bool:
+        """Whether one of these keys of the store has no value, so that nobody knows what it holds."""
+        if self._unread.isdisjoint(keys):
+            return False
+        self.unknown.add(store)
+        return True
 
     def keystore(self) -> tuple[PrivateKeyTypes | None, tuple[x509.Certificate, ...]]:
         """The private key, and the chain in order."""
@@ -87,39 +117,55 @@ class _Reader:
         )
         if self._is_given_twice(KEYSTORE, path, _INLINE_CHAIN, *texts):
             return None, ()
+        is_pkcs12 = path is not None and tls.ssl_keystore_type is StoreType.PKCS12
+        opened_by = ("ssl.keystore.password",) if is_pkcs12 else ()
+        if self._depends_on(KEYSTORE, KEYSTORE, "ssl.keystore.type", _INLINE_CHAIN, *opened_by):
+            return None, ()
         try:
             if path is None:
                 return self._inline_keystore(*texts)
             data = read_regular_file(path)
-            if tls.ssl_keystore_type is StoreType.PKCS12:
+            key: PrivateKeyTypes | None
+            if is_pkcs12:
                 key, found = pkcs12_store.keystore(data, path, tls.ssl_keystore_password)
             else:
-                key = pem_store.private_key(data, str(path), KEYSTORE, tls.ssl_key_password)
+                key = self._pem_key(data, str(path), KEYSTORE)
                 found = pem_store.certificates(data, str(path), KEYSTORE)
             where = f"the private key of {path} belongs to none of its certificates"
             return key, _chain_of(key, found, KEYSTORE, where)
         except OSError as error:
-            self._report(KEYSTORE, f"{path} cannot be read: {error.strerror}")
+            self._report(KEYSTORE, KEYSTORE, f"{path} cannot be read: {error.strerror}")
         except BadStore as error:
-            self._report(error.key, str(error))
+            self._report(KEYSTORE, error.key, str(error))
         return None, ()
+
+    def _pem_key(self, data: bytes, where: str, key: str) -> PrivateKeyTypes | None:
+        """The private key; None if its password is missing. Raises BadStore."""
+        try:
+            return pem_store.private_key(data, where, key, self._tls.ssl_key_password)
+        except NeedsPassword as error:
+            if not self._depends_on(KEYSTORE, _KEY_PASSWORD):
+                self._report(KEYSTORE, error.key, str(error))
+            return None
 
     def _inline_keystore(
         self, key_text: Secret | None, chain_text: str | None
     ) -> tuple[PrivateKeyTypes | None, tuple[x509.Certificate, ...]]:
         if key_text is None and chain_text is None:
+            self._depends_on(KEYSTORE, _INLINE_KEY)
             return None, ()
+        is_key_unread = self._depends_on(KEYSTORE, _INLINE_KEY)
+        if chain_text is not None and is_key_unread:
+            found = pem_store.certificates(
+                pem_store.inline(chain_text), _INLINE_CHAIN, _INLINE_CHAIN
+            )
+            return None, _chain_of(None, found, _INLINE_CHAIN, "")
         if key_text is None or chain_text is None:
             given, missing = (
                 (_INLINE_CHAIN, _INLINE_KEY) if key_text is None else (_INLINE_KEY, _INLINE_CHAIN)
             )
             raise BadStore(given, f"is set without {missing}: set both")
-        key = pem_store.private_key(
-            pem_store.inline(key_text.reveal()),
-            _INLINE_KEY,
-            _INLINE_KEY,
-            self._tls.ssl_key_password,
-        )
+        key = self._pem_key(pem_store.inline(key_text.reveal()), _INLINE_KEY, _INLINE_KEY)
         found = pem_store.certificates(pem_store.inline(chain_text), _INLINE_CHAIN, _INLINE_CHAIN)
         text = f"{_INLINE_KEY} belongs to none of the certificates of {_INLINE_CHAIN}"
         return key, _chain_of(key, found, _INLINE_KEY, text)
@@ -130,12 +176,18 @@ class _Reader:
         path, text = tls.ssl_truststore_location, tls.ssl_truststore_certificates
         if self._is_given_twice(TRUSTSTORE, path, _INLINE_TRUST, text):
             return ()
+        is_pkcs12 = path is not None and tls.ssl_truststore_type is StoreType.PKCS12
+        opened_by = ("ssl.truststore.password",) if is_pkcs12 else ()
+        if self._depends_on(
+            TRUSTSTORE, TRUSTSTORE, "ssl.truststore.type", _INLINE_TRUST, *opened_by
+        ):
+            return ()
         try:
             if text is not None:
                 found = pem_store.certificates(pem_store.inline(text), _INLINE_TRUST, _INLINE_TRUST)
             elif path is None:
                 return ()
-            elif tls.ssl_truststore_type is StoreType.PKCS12:
+            elif is_pkcs12:
                 found = pkcs12_store.truststore(
                     read_regular_file(path), path, tls.ssl_truststore_password
                 )
@@ -143,22 +195,22 @@ class _Reader:
                 found = pem_store.certificates(read_regular_file(path), str(path), TRUSTSTORE)
             return tuple(dict.fromkeys(found))
         except OSError as error:
-            self._report(TRUSTSTORE, f"{path} cannot be read: {error.strerror}")
+            self._report(TRUSTSTORE, TRUSTSTORE, f"{path} cannot be read: {error.strerror}")
         except BadStore as error:
-            self._report(error.key, str(error))
+            self._report(TRUSTSTORE, error.key, str(error))
         return ()
 
     def revocation_lists(self) -> Sequence[x509.CertificateRevocationList]:
         """All lists; none if none are configured."""
         path = self._tls.ssl_crl_location
-        if path is None:
+        if self._depends_on(CRL, CRL) or path is None:
             return ()
         try:
             return pem_store.revocation_lists(read_regular_file(path), str(path), CRL)
         except OSError as error:
-            self._report(CRL, f"{path} cannot be read: {error.strerror}")
+            self._report(CRL, CRL, f"{path} cannot be read: {error.strerror}")
         except BadStore as error:
-            self._report(error.key, str(error))
+            self._report(CRL, error.key, str(error))
         return ()
 
     def _is_given_twice(
@@ -166,19 +218,21 @@ class _Reader:
     ) -> bool:
         if path is None or all(text is None for text in texts):
             return False
-        self._report(inline_key, f"is set beside {key}: remove one of them")
+        self._report(key, inline_key, f"is set beside {key}: remove one of them")
         return True
 
 
 def _chain_of(
-    key: PrivateKeyTypes, found: Sequence[x509.Certificate], config_key: str, if_none: str
+    key: PrivateKeyTypes | None, found: Sequence[x509.Certificate], config_key: str, if_none: str
 ) -> tuple[x509.Certificate, ...]:
     """The certificate of this key, its issuer, and so on; what does not belong to it is left out.
 
-    Raises BadStore with `if_none`, and more, if there is no certificate of this key.
+    Without a key it is the first one. Raises BadStore with `if_none`, and more, if none is of this key.
     """
-    public = encoded_key(key.public_key())
-    own = next((each for each in found if encoded_key(each.public_key()) == public), None)
+    own: x509.Certificate | None = found[0]
+    if key is not None:
+        public = encoded_key(key.public_key())
+        own = next((each for each in found if encoded_key(each.public_key()) == public), None)
     if own is None:
         names = ", ".join(each.subject.rfc4514_string() or "no name" for each in found)
         raise BadStore(

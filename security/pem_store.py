@@ -43,6 +43,10 @@ class BadStore(Exception):
         self.key = key
 
 
+class NeedsPassword(BadStore):
+    """A private key that is encrypted, and no password was given: its certificates can be read."""
+
+
 class _Block(NamedTuple):
     label: str
     body: bytes
@@ -87,7 +91,7 @@ def private_key(data: bytes, where: str, key: str, password: Secret | None) -> P
     pem = b"-----BEGIN %b-----\n%b\n-----END %b-----\n" % (label, body.strip(), label)
     is_encrypted = block.label == "ENCRYPTED PRIVATE KEY" or b"ENCRYPTED" in block.body
     if is_encrypted and password is None:
-        raise BadStore(key, f"the private key of {where} is encrypted: set ssl.key.password")
+        raise NeedsPassword(key, f"the private key of {where} is encrypted: set ssl.key.password")
     secret = password.reveal().encode() if is_encrypted and password is not None else None
     try:
         return load_pem_private_key(pem, secret)

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from quorumd.config.node_principals import USER
 from quorumd.config.tls_port import TlsPort
+
+_DECIDE_WHO_SPEAKS: Final = ("quorum.node.principals", "super.users", "ssl.principal.mapping.rules")
 
 if TYPE_CHECKING:
     from quorumd.config.model import Config
@@ -41,8 +43,7 @@ def port_problems(
     does not matter.
     """
     from quorumd.security.checks import problems_of
-    from quorumd.security.errors import UnusableMaterial
-    from quorumd.security.material import read_material
+    from quorumd.security.material import readable_material
 
     problems = problems_of(
         port.tls,
@@ -52,11 +53,12 @@ def port_problems(
         is_peers=port.is_peers,
         is_nodes=port.is_nodes,
         material=material,
+        unread=port.unread,
     )
-    if port.has_peers and node_id is not None:
+    if port.has_peers and node_id is not None and port.unread.isdisjoint(_DECIDE_WHO_SPEAKS):
         # What cannot be read is among the problems already.
-        with suppress(UnusableMaterial):
-            problems += _lock_out(port, rights, node_id, material or read_material(port.tls))
+        found = material or readable_material(port.tls, port.unread).material
+        problems += _lock_out(port, rights, node_id, found)
     return problems
 
 

@@ -353,10 +353,11 @@ def test_all_is_reported_at_once_with_what_the_files_of_certificates_say(write: 
         "10: quorum.witness: 'maybe' is neither true nor false",
         "12: http.ssl.client.auth: 'perhaps' is none of none, requested, required",
     ]
-    # HTTP, whose own keys are not sound, is not asked about.
-    assert [(port.name, port.hosts, port.is_peers) for port in asked] == [
-        ("CONTROLLER", ("db1", "10.0.0.1"), True),
-        ("CLIENT-A", ("pub",), False),
+    # HTTP, one of whose own keys is not sound, is asked about without it.
+    assert [(port.name, port.hosts, port.is_peers, {*port.unread}) for port in asked] == [
+        ("CONTROLLER", ("db1", "10.0.0.1"), True, {"quorum.witness"}),
+        ("CLIENT-A", ("pub",), False, {"quorum.witness"}),
+        ("http", (), False, {"quorum.witness", "ssl.client.auth"}),
     ]
 
 

@@ -100,6 +100,7 @@ def test_unreadable_stores_are_told_with_their_keys(tmp_path: Path) -> None:
     assert [key for key, _ in problems(tls)] == [
         "ssl.keystore.location",
         "ssl.truststore.location",
+        "ssl.client.auth",
     ]
 
 

@@ -209,3 +209,138 @@ def test_all_faults_of_a_file_are_named_at_once(tmp_path: Path, command: tuple[s
         said = problem_of(text, key, path, 1 + keys.index(key))
         assert [word for word in words if word not in said] == []
     assert "names db7, not db1" in text
+
+
+# --- beside a value that cannot be had
+
+
+MISSING = "${env:QUORUM_TEST_NOT_SET}"
+
+
+def spoiled(folder: Path) -> None:
+    """Expired, for another host, of another node, of a CA that is not trusted."""
+    end = now() - 2 * HOUR
+    Authority("another").issue("quorumd-2", ["db7"], begin=end - DAY, end=end).write(
+        folder / "node.pem"
+    )
+
+
+OWN_CERTIFICATE = {
+    "expired": (KEYSTORE, "expired 2 h ago"),
+    "host": (KEYSTORE, "names db7, not db1"),
+    "ca": ("ssl.truststore.location", "does not hold the CA"),
+    "node": ("quorum.node.principals", "may not speak for node 1"),
+    "peers": ("ssl.client.auth", "Set this key to required"),
+}
+"""What is said of it: key, and words."""
+BESIDE = {
+    "ssl.key.password": OWN_CERTIFICATE.keys(),
+    "ssl.keystore.password": OWN_CERTIFICATE.keys(),
+    "ssl.truststore.password": OWN_CERTIFICATE.keys(),
+    "listener.name.controller.ssl.key.password": OWN_CERTIFICATE.keys(),
+    "ssl.cipher.suites": OWN_CERTIFICATE.keys(),
+    "ssl.crl.location": OWN_CERTIFICATE.keys(),
+    "ssl.client.auth": OWN_CERTIFICATE.keys() - {"peers"},
+    "ssl.keystore.location": {"peers"},
+    "ssl.truststore.location": OWN_CERTIFICATE.keys() - {"ca"},
+    "ssl.principal.mapping.rules": OWN_CERTIFICATE.keys() - {"node"},
+    "quorum.node.principals": OWN_CERTIFICATE.keys() - {"node"},
+    "advertised.listeners": OWN_CERTIFICATE.keys() - {"host"},
+    "node.id": OWN_CERTIFICATE.keys() - {"node"},
+    "listeners": {"expired", "ca"},
+    "quorum.voters": OWN_CERTIFICATE.keys(),
+}
+"""By the key whose value is missing, what has to be said of the certificate all the same."""
+
+
+@pytest.mark.parametrize("key", BESIDE)
+def test_a_value_that_cannot_be_had_hides_no_other_fault(tmp_path: Path, key: str) -> None:
+    """And nothing is said that may not be so once it can be."""
+    changes = {"ssl.client.auth": "requested", "quorum.witness": "maybe", key: MISSING}
+    path, keys = write(tmp_path, changes)
+    spoiled(tmp_path)
+    text = refusal(path, ("start",))
+    assert f"{MISSING}: the environment variable" in problem_of(
+        text, key, path, 1 + keys.index(key)
+    )
+    assert "neither true nor false" in text
+    said = {
+        name
+        for name, (of, words) in OWN_CERTIFICATE.items()
+        if re.search(rf"{re.escape(of)}: .*{re.escape(words)}", text)
+    }
+    assert said == BESIDE[key], text
+    assert text.count(f"{path}:") == len(said) + 2, f"and of nothing else: {text}"
+
+
+def test_a_key_whose_password_is_missing_hides_nothing_that_its_certificate_says(
+    tmp_path: Path,
+) -> None:
+    path, _ = write(
+        tmp_path, {"ssl.key.password": MISSING, "quorum.node.principals": "User:CN=node-{id}"}
+    )
+    end = now() - 2 * HOUR
+    issued = CA.issue("quorumd-1", ["db7"], begin=end - DAY, end=end)
+    key = key_pem(issued.key, password="hunter2")
+    (tmp_path / "node.pem").write_bytes(key + issued.chain_pem)
+    text = refusal(path, ("start",))
+    for of, words in (OWN_CERTIFICATE[name] for name in ("expired", "host", "node")):
+        assert re.search(rf"{re.escape(of)}: .*{re.escape(words)}", text), text
+    assert "is encrypted" not in text
+    assert text.count(f"{path}:") == 4, f"and of nothing else: {text}"
+
+
+@pytest.mark.parametrize("inline", ["ssl.keystore.key", "ssl.keystore.certificate.chain"])
+def test_a_key_or_chain_that_cannot_be_had(tmp_path: Path, inline: str) -> None:
+    end = now() - 2 * HOUR
+    issued = CA.issue("quorumd-1", ["db7"], begin=end - DAY, end=end)
+    (tmp_path / "chain").write_bytes(issued.chain_pem)
+    (tmp_path / "key").write_bytes(issued.key_pem)
+    given = {
+        KEYSTORE: None,
+        "ssl.keystore.key": "${dir:.:key}",
+        "ssl.keystore.certificate.chain": "${dir:.:chain}",
+        "ssl.truststore.location": "nowhere.pem",
+        inline: "${dir:.:missing}",
+    }
+    path, keys = write(tmp_path, given)
+    text = refusal(path, ("start",))
+    problem_of(text, inline, path, 1 + keys.index(inline))
+    trusted = problem_of(
+        text, "ssl.truststore.location", path, 1 + keys.index("ssl.truststore.location")
+    )
+    assert "nowhere.pem cannot be read" in trusted
+    is_chain_there = inline == "ssl.keystore.key"
+    assert ("expired 2 h ago" in text) is is_chain_there
+    assert ("names db7" in text) is is_chain_there
+    assert text.count(f"{path}:") == (4 if is_chain_there else 2), text
+
+
+@pytest.mark.parametrize("store", ["keystore", "truststore"])
+def test_a_pkcs12_store_whose_password_cannot_be_had(tmp_path: Path, store: str) -> None:
+    """What is in the other store is judged."""
+    changes = {f"ssl.{store}.type": "PKCS12", f"ssl.{store}.password": MISSING}
+    if store == "keystore":
+        changes |= {"ssl.truststore.location": "nowhere.pem"}
+    path, _ = write(tmp_path, changes)
+    if store == "truststore":
+        spoiled(tmp_path)
+    text = refusal(path, ("start",))
+    assert f"ssl.{store}.password: {MISSING}" in text
+    if store == "keystore":
+        assert "nowhere.pem cannot be read" in text
+        assert text.count(f"{path}:") == 2, text
+    else:
+        assert "expired 2 h ago" in text
+        assert "does not hold the CA" not in text
+        assert text.count(f"{path}:") == 4, text
+
+
+def test_a_store_that_cannot_be_read_hides_nothing_of_the_other(tmp_path: Path) -> None:
+    path, _ = write(tmp_path, {"ssl.truststore.location": "nowhere.pem"})
+    spoiled(tmp_path)
+    text = refusal(path, ("start",))
+    for name in ("expired", "host", "node"):
+        assert OWN_CERTIFICATE[name][1] in text
+    assert "nowhere.pem cannot be read" in text
+    assert text.count(f"{path}:") == 4, f"and of nothing else: {text}"
