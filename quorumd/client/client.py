@@ -108,9 +108,9 @@ class QuorumClient(BaseClient):
     list of addresses. A client belongs to the event loop that it was first used in: in another one calls
     raise RuntimeError.
 
-    Every call may raise CertificateProblem, before its timeout: no node will do, because of keys,
-    certificates or the security protocol, of this client or of the nodes. Or OtherCluster: the nodes belong
-    to another cluster than before.
+    Every call may raise CertificateProblem, before its timeout: no node will do, or for seconds the leader
+    will not, because of keys, certificates or the security protocol, of this client or of the nodes. Or
+    OtherCluster: the nodes belong to another cluster than before.
     """
 
     def __init__(

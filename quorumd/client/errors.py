@@ -1,7 +1,8 @@
 """The exceptions of the client. Every message says what to do next.
 
 `ConnectionFailed` never reaches users: the client tries other addresses, and raises `QuorumUnavailable`
-when the timeout has passed; or CertificateProblem at once, if keys or certificates are the reason everywhere.
+when the timeout has passed; or CertificateProblem before, if keys or certificates are the reason everywhere,
+or for seconds at the leader.
 """
 
 from __future__ import annotations

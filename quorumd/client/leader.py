@@ -41,6 +41,9 @@ ENDPOINT_TYPE_CONTROLLERS = 2
 # A leader that has just failed may still be named by nodes that haven't noticed: others get this
 # long to name a newer one.
 _NEWER_LEADER_WAIT_S = 0.3
+# So long a leader whose certificate is refused, or that refuses the client's, is tried again: files are being
+# renewed, or the other nodes refuse it, too, and elect another (quorum.fetch.timeout.ms is 2 s by default).
+_BARRED_S = 4.0
 # A try that had less time than this fails because the time is up; an earlier reason says more.
 _CONCLUSIVE_TIMEOUT_S = 0.25
 
@@ -136,9 +139,11 @@ class LeaderFinder:
         """An open connection to the leader.
 
         Raises QuorumUnavailable when the time is up, and at once NotSupported, OtherCluster, RequestRefused
-        or CertificateProblem if no server will do, and ClientClosed.
+        or CertificateProblem if no server will do, and ClientClosed. Soon CertificateProblem, too, if it is
+        the leader alone that will not do, and stays that.
         """
         backoff = RetryBackoff()
+        barred = _Barred()
         while True:
             if self._was_closed_since(deadline):
                 raise ClientClosed
@@ -149,12 +154,15 @@ class LeaderFinder:
                     connection = await self._connect(address, deadline)
                 except ConnectionFailed as error:
                     self.forget(address, self._reason(address, error, timeout_s))
+                    barred.note(address, error.problem)
                 else:
                     # What is made anew may lead to another cluster.
                     if address in self._asked or await self._ask(address, deadline):
                         self._leader = address
                         return connection
                     self.forget(address, self.failures[address])
+            else:
+                barred.note(None, None)
             await self.pause(goal, deadline, backoff)
 
     async def pause(self, goal: str, deadline: Deadline, backoff: RetryBackoff) -> None:
@@ -306,6 +314,25 @@ class LeaderFinder:
     def _take(self, named: LeaderReply) -> Address | None:
         self._epoch = named.epoch
         return named.address
+
+
+class _Barred:
+    """The leader that one call cannot use because of certificates, and since when."""
+
+    def __init__(self) -> None:
+        self._address: Address | None = None
+        self._since_s = 0.0
+
+    def note(self, address: Address | None, problem: CertificateProblem | None) -> None:
+        """The leader named, None if there is none, failed so. Raises CertificateProblem if it stays."""
+        now_s = time.monotonic()
+        if problem is None:
+            self._address = None
+        elif address != self._address:
+            self._address, self._since_s = address, now_s
+        elif now_s - self._since_s >= _BARRED_S:
+            text = f"the leader, {address}, cannot be used: {problem}"
+            raise type(problem)(text) from problem
 
 
 def _unfit(

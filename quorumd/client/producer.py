@@ -26,6 +26,7 @@ from quorumd.client.errors import (
 )
 from quorumd.client.leader import LeaderFinder, RetriableError, check
 from quorumd.client.timing import Deadline, RetryBackoff
+from quorumd.security.errors import CertificateProblem
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from quorumd.wire.messages.produce import (
@@ -196,6 +197,10 @@ class Producer:
                 await self._finder.pause(_GOAL, deadline, backoff)
             except (QuorumUnavailable, ClientClosed) as error:
                 raise self._failed(str(error)) from error
+            except CertificateProblem as problem:
+                if not self.acknowledged_count and not self.unknown_count:
+                    raise
+                raise self._failed(str(problem)) from problem
             except (RequestRefused, NotSupported) as error:
                 if self._pending and self._pending[0].times_sent == 1:
                     self._pending[0].times_sent = 0

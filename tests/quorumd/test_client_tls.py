@@ -10,12 +10,14 @@ import ssl
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import uvloop
 
 from quorumd import (
+    AppendFailed,
     CertificateProblem,
     ConfigError,
     KeyValueView,
@@ -28,6 +30,8 @@ from quorumd import (
 )
 from quorumd.client.errors import ConnectionFailed
 from quorumd.config.tls import TlsConfig
+from quorumd.wire.messages.produce import ProduceRequest
+from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum
 from tests.support.authority import HOSTS
 from tests.support.client_files import PASSWORD, ClientFiles
@@ -39,6 +43,8 @@ AN_HOUR = datetime.timedelta(hours=1)
 # Far above what a refusal takes, and far below the client's timeout.
 AT_ONCE_S = 8.0
 TIMEOUT_MS = 60_000
+BARRED_S = 4.0
+"""How long a leader that cannot be used is tried again."""
 
 
 @pytest.fixture
@@ -328,6 +334,103 @@ def test_a_leader_with_a_bad_certificate_is_named_when_the_time_is_up(
         ):
             with pytest.raises(QuorumUnavailable, match="certificate"):
                 await client.describe_quorum()
+
+    asyncio.run(run())
+
+
+def barred_leader(files: ClientFiles, tmp_path: Path) -> FakeQuorum:
+    """Three nodes, of which 1 leads and has the certificate of another CA."""
+    quorum = secured_quorum(files)
+    quorum.tls[1] = ClientFiles(tmp_path / "other").node("node-1", *HOSTS)
+    return quorum
+
+
+def test_a_leader_with_a_bad_certificate_is_named_long_before_the_time_is_up(
+    files: ClientFiles, tmp_path: Path
+) -> None:
+    quorum = barred_leader(files, tmp_path)
+    said = str(asyncio.run(refusal(quorum, security_of(files.client_keys()))))
+    assert said.startswith(f"the leader, 127.0.0.1:{quorum.nodes[1].port}, cannot be used: ")
+    assert str(files.trust) in said
+    assert "ssl.truststore.location" in said
+
+
+def test_a_leader_that_refuses_the_client_alone_is_named_too(
+    files: ClientFiles, tmp_path: Path
+) -> None:
+    quorum = secured_quorum(files)
+    strange = ClientFiles(tmp_path / "other")
+    quorum.tls[1] = replace(quorum.tls[1], ssl_truststore_location=strange.trust)
+    said = str(asyncio.run(refusal(quorum, security_of(files.client_keys()))))
+    assert said.startswith(f"the leader, 127.0.0.1:{quorum.nodes[1].port}, cannot be used: ")
+    assert "client.pem" in said
+
+
+@pytest.mark.parametrize("way", ["it is renewed", "another is elected", "an election goes on"])
+def test_a_leader_with_a_bad_certificate_is_tried_for_a_moment(
+    files: ClientFiles, tmp_path: Path, way: str
+) -> None:
+    async def run() -> None:
+        quorum = barred_leader(files, tmp_path)
+        security = security_of(files.client_keys())
+        async with (
+            quorum,
+            QuorumClient(quorum.addresses, timeout_ms=TIMEOUT_MS, security=security) as client,
+        ):
+            appending = asyncio.create_task(client.append([Record(value=b"v")]))
+            if way == "an election goes on":
+                # Together longer than such a leader is tried, but not without a break.
+                await asyncio.sleep(BARRED_S - 1.5)
+                quorum.elect(-1)
+                await asyncio.sleep(1.5)
+                quorum.elect(1)
+                await asyncio.sleep(BARRED_S - 1.5)
+            else:
+                await asyncio.sleep(BARRED_S - 2)
+            assert not appending.done()
+            if way == "another is elected":
+                quorum.elect(2)
+            else:
+                quorum.tls[1] = files.node("node-1", *HOSTS)
+                await quorum.nodes[1].stop()
+                await quorum.nodes[1].start()
+            async with asyncio.timeout(AT_ONCE_S):
+                assert await appending == [0]
+
+    asyncio.run(run())
+
+
+def test_records_that_a_barred_leader_may_have_are_counted(
+    files: ClientFiles, tmp_path: Path
+) -> None:
+    """The leader took them, broke off before it answered, and came back with another certificate."""
+
+    async def run() -> None:
+        quorum = secured_quorum(files)
+        strange = ClientFiles(tmp_path / "other").node("node-1", *HOSTS)
+        security = security_of(files.client_keys())
+
+        changing: list[asyncio.Task[None]] = []
+
+        def break_off(node: int, request: Message, response: Message) -> Message | None:
+            if not isinstance(request, ProduceRequest):
+                return response
+            quorum.tls[node] = strange
+            changing.append(asyncio.create_task(restart(quorum)))
+            return None
+
+        async with (
+            quorum,
+            QuorumClient(quorum.addresses, timeout_ms=TIMEOUT_MS, security=security) as client,
+        ):
+            assert await client.append([Record(value=b"u")]) == [0]
+            quorum.before_answer = break_off
+            with pytest.raises(AppendFailed) as raised:
+                async with asyncio.timeout(AT_ONCE_S):
+                    await client.append([Record(value=b"v"), Record(value=b"w")])
+        assert (raised.value.acknowledged_count, raised.value.unknown_count) == (0, 2)
+        assert isinstance(raised.value.__cause__, CertificateProblem)
+        assert str(files.trust) in str(raised.value)
 
     asyncio.run(run())
 

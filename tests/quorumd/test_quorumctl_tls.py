@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from tests.support.secure_cluster import SecureCluster
 pytestmark = pytest.mark.live
 
 Run = Callable[..., Done]
+SOON_S = 10.0
+"""Far below the time that commands are given here."""
 
 
 class Secure(NamedTuple):
@@ -193,6 +196,33 @@ def test_what_stands_in_the_way_is_named(
     assert done.has_one_error, done
     assert [word for word in words if word not in done.err] == [], done.err
     assert PASSWORD not in done.err + done.out
+
+
+def test_a_leader_whose_certificate_alone_will_not_do_is_named_soon(
+    secure: Secure, quorumctl: Run, tmp_path: Path
+) -> None:
+    """This client has a revocation list with the leader's; any other node may lead."""
+    leader = secure.cluster.wait_leader()
+    crl = tmp_path / "crl.pem"
+    crl.write_bytes(secure.cluster.authority.revoking(secure.cluster.keystore(f"quorumd-{leader}")))
+    file = secure.files.properties(
+        {**secure.files.client_keys(), "ssl.crl.location": crl}, "revoking.properties"
+    )
+    where = ("-b", secure.cluster.secure_bootstrap, "--command-config", file, "--timeout", 60)
+    for command in ("describe", "append v"):
+        name, *arguments = command.split()
+        begun = time.monotonic()
+        done = quorumctl(name, *where, *arguments)
+        assert time.monotonic() - begun < SOON_S
+        assert done.has_one_error, done
+        address = f"127.0.0.1:{secure.cluster.secure_ports[leader]}"
+        for word in (f"the leader, {address}, cannot be used", "revoked", str(crl)):
+            assert word in done.err
+    for other in secure.cluster.voters:
+        if other != leader:
+            secure.cluster.lead(other)
+            done = quorumctl("append", *where, "led by another")
+            assert (done.code, done.err) == (0, "")
 
 
 def test_bad_settings_are_all_named_and_end_as_wrong_usage(

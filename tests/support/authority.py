@@ -83,6 +83,21 @@ class Authority:
         path.chmod(0o600)
         return path
 
+    def revoking(self, *stores: Path) -> bytes:
+        """A revocation list (PEM) with the certificates in these files."""
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._name)
+            .last_update(now - A_DAY)
+            .next_update(now + A_DAY)
+        )
+        for store in stores:
+            certificate = x509.load_pem_x509_certificate(store.read_bytes())
+            entry = x509.RevokedCertificateBuilder().serial_number(certificate.serial_number)
+            builder = builder.add_revoked_certificate(entry.revocation_date(now - A_DAY).build())
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
 
 def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])

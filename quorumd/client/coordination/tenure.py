@@ -77,7 +77,7 @@ class Tenure:
         self._token = -1
         self._is_left = False
         self._leaving = asyncio.Lock()
-        self._unwritten: QuorumUnavailable | None = None
+        self._unwritten: QuorumUnavailable | CertificateProblem | None = None
         """Why its last write reached no leader; None if that reached one."""
 
     @property
@@ -334,7 +334,9 @@ class Tenure:
             await self._coordinator.reach(again.end_offset)
         except AppendFailed as failed:
             # Of a client that was closed the coordinator says so.
-            if not isinstance(failed.__cause__, (QuorumUnavailable, ClientClosed)):
+            if not isinstance(
+                failed.__cause__, (QuorumUnavailable, CertificateProblem, ClientClosed)
+            ):
                 raise
 
     async def _write(self, step: ClaimWrite) -> None:
@@ -347,7 +349,9 @@ class Tenure:
                 offset = await self._coordinator.append(step.records, step.since, try_s)
         except QuorumError as error:
             cause = error.__cause__
-            self._unwritten = cause if isinstance(cause, QuorumUnavailable) else None
+            self._unwritten = (
+                cause if isinstance(cause, (QuorumUnavailable, CertificateProblem)) else None
+            )
             raise
         self._unwritten = None
         self._contender.acknowledged(step, offset)
