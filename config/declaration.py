@@ -36,6 +36,7 @@ class Key:
     section: str
     is_list: bool
     is_in_example: bool
+    is_listeners: bool
 
     @property
     def field(self) -> str:
@@ -54,13 +55,15 @@ def key(
     section: str = "",
     is_list: bool = False,
     is_in_example: bool = False,
+    is_listeners: bool = False,
 ) -> Any:
     """A field of a `configuration`.
 
     `parse` makes the value of a text and raises BadValue. `required` says what a key is that has to be set,
     `default_text` what happens without one whose default is no text, `example` is a value to show.
     A list may be a YAML list as well as text with commas. `section` is the heading above the key in the
-    example file, where a key that is set there, though others may be set instead, `is_in_example`.
+    example file, where a key that is set there, though others may be set instead, `is_in_example`. One that
+    `is_listeners` may be set for a listener, too.
     """
     declared = Key(
         name="",
@@ -73,6 +76,7 @@ def key(
         section=section,
         is_list=is_list,
         is_in_example=is_in_example,
+        is_listeners=is_listeners,
     )
     if isinstance(default, Mapping):
         # No default that can be changed is taken: each value gets its own.

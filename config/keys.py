@@ -1,7 +1,8 @@
 """Which keys there are, which variables set them, and what a mistyped one was meant to be.
 
 Knows no file and no environment. The keys are those that `quorumd.config.model.Config` declares, the
-`ssl.*` keys of `quorumd.config.tls.TlsConfig`, and the latter once more for HTTP and for each listener.
+`ssl.*` keys of `quorumd.config.tls.TlsConfig`, and the latter once more for HTTP and for each listener, for
+which limits of connections may be set, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ ENVIRONMENT_PREFIX = "QUORUMD_"
 
 TLS_KEYS: Mapping[str, Key] = keys_of(TlsConfig)
 KEYS: Mapping[str, Key] = MappingProxyType({**keys_of(Config), **TLS_KEYS})
+
+LISTENER_KEYS: Mapping[str, Key] = MappingProxyType(
+    {**TLS_KEYS, **{name: each for name, each in KEYS.items() if each.is_listeners}}
+)
+"""What may be set for one listener, behind its `scope_of`."""
 
 HTTP_SCOPE = "http."
 LISTENER_SCOPE = "listener.name."
@@ -56,10 +62,11 @@ def scope_of(listener: str) -> str:
 
 def known_keys(listeners: Iterable[str]) -> dict[str, Key]:
     """Every key that a node with these listeners may set, by name."""
-    scopes = (HTTP_SCOPE, *map(scope_of, listeners))
+    scopes = map(scope_of, listeners)
     return {
         **KEYS,
-        **{scope + name: declared for scope in scopes for name, declared in TLS_KEYS.items()},
+        **{HTTP_SCOPE + name: declared for name, declared in TLS_KEYS.items()},
+        **{scope + name: declared for scope in scopes for name, declared in LISTENER_KEYS.items()},
     }
 
 

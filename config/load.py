@@ -12,8 +12,8 @@ from typing import Any
 
 from quorumd.config.declaration import NO_DEFAULT, keys_of
 from quorumd.config.errors import BadValue, ConfigError, ConfigProblem
-from quorumd.config.keys import ENVIRONMENT_PREFIX, HTTP_SCOPE, KEYS, TLS_KEYS
-from quorumd.config.model import Config
+from quorumd.config.keys import ENVIRONMENT_PREFIX, HTTP_SCOPE, KEYS, TLS_KEYS, scope_of
+from quorumd.config.model import Config, ListenerLimits
 from quorumd.config.references import FileReference
 from quorumd.config.secrets import Secret
 from quorumd.config.source import NO_FILE, Entries, read
@@ -63,6 +63,7 @@ def load(path: Path | None, environ: Mapping[str, str], judge: JudgeOfPort | Non
             port._replace(references=_references(entries, environ, folder, port))
             for port in tls_ports(found)
         ),
+        listener_limits=_limits_of_listeners(found),
         places={key: entry.where for key, entry in entries.by_key.items()},
         secret_files=frozenset(
             path
@@ -125,6 +126,22 @@ def _tls_problems(
         where = entry.where if entry else str(entries.path)
         problems.append(ConfigProblem(where, f"{key}: {text}"))
     return problems
+
+
+def _limits_of_listeners(found: Mapping[str, Any]) -> dict[str, ListenerLimits]:
+    """By name, those of listeners that have any."""
+    limits = {}
+    for listener in found["listeners"]:
+        scope = scope_of(listener.name)
+        own = ListenerLimits(
+            found.get(scope + "max.connections"),
+            found.get(scope + "max.connections.per.ip"),
+            found.get(scope + "max.connections.per.ip.overrides", {}),
+            found.get(scope + "max.connection.creation.rate"),
+        )
+        if own != ListenerLimits():
+            limits[listener.name] = own
+    return limits
 
 
 def _references(

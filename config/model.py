@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from quorumd.config import values
 from quorumd.config.addresses import ConfiguredVoter
@@ -24,6 +26,16 @@ _MAX_BATCH_BYTES = 8 << 20
 _MAX_TOTAL_BYTES = 1 << 50
 _MAX_FILE_BYTES = 2**31 - 1  # positions in the offset index are 32-bit
 
+
+class ListenerLimits(NamedTuple):
+    """How many connections one listener takes, beside what the node does; None: no limit of its own."""
+
+    connections: int | None = None
+    per_ip: int | None = None
+    per_ip_overrides: Mapping[str, int] = MappingProxyType({})
+    per_second: int | None = None
+
+
 _TIMEOUT_MS = WholeNumber(1, _A_DAY_MS, "milliseconds")
 
 
@@ -38,6 +50,8 @@ class Config:
 
     tls_ports: tuple[TlsPort, ...] = ()
     """The listeners that are TLS, in the order of `listeners`, and then HTTP if it is."""
+    listener_limits: Mapping[str, ListenerLimits] = field(default_factory=dict)
+    """Of the listeners that have limits of their own, by name."""
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Of each key that was set: `file:line`, or the environment variable."""
     secret_files: frozenset[Path] = field(default_factory=frozenset, compare=False, repr=False)
@@ -223,7 +237,10 @@ class Config:
         WholeNumber(16, 1_000_000),
         default=1_000,
         doc="How many connections of clients are served at once. One more displaces the one that is idle for "
-        "longest, or is closed. Voters, and `quorumctl` on the node's host, have reserved slots.",
+        "longest, or is closed. Voters, and `quorumctl` on the node's host, have reserved slots. This, and "
+        "each `max.connection*` key below, may be set for one listener too, as "
+        "`listener.name.<name>.max.connections`: both hold.",
+        is_listeners=True,
     )
     connections_max_idle_ms: int = key(
         WholeNumber(1_000, _A_DAY_MS, "milliseconds"),
@@ -234,6 +251,7 @@ class Config:
         Limit(0, 1_000_000),
         default=None,
         doc="How many connections one address may have; -1: as many as it can get.",
+        is_listeners=True,
     )
     max_connections_per_ip_overrides: Mapping[str, int] = key(
         values.counts_by_ip,
@@ -242,12 +260,14 @@ class Config:
         default_text="none",
         example="10.0.0.7:100,[2001:db8::7]:100",
         doc="Other limits for some addresses, as `ip:count`.",
+        is_listeners=True,
     )
     max_connection_creation_rate: int | None = key(
         Limit(1, 1_000_000, "connections a second"),
         default=None,
         doc="How many new connections are taken a second; more are closed, where Kafka lets them wait. "
         "-1: as many as come.",
+        is_listeners=True,
     )
     quorum_node_principals: NodePrincipals | None = key(
         node_principals,

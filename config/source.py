@@ -198,8 +198,8 @@ def _problem_of_listener_key(
     if scope is None:
         begin = " or ".join(scopes) or keys.scope_of("NAME")
         return f"unknown key {key!r}: there is no such listener: these keys begin with {begin}"
-    known = keys.nearest(key.removeprefix(scope), keys.TLS_KEYS)
-    may_be = f"for one listener alone there are {', '.join(keys.TLS_KEYS)}"
+    known = keys.nearest(key.removeprefix(scope), keys.LISTENER_KEYS)
+    may_be = f"for one listener alone there are {', '.join(keys.LISTENER_KEYS)}"
     return f"unknown key {key!r}: {f'did you mean {scope}{known}?' if known else may_be}"
 
 

@@ -22,6 +22,7 @@ _STORE_KEYS: Final = (
     "ssl.truststore.location",
     "ssl.truststore.certificates",
 )
+_PER_IP: Final = "max.connections.per.ip"
 _PROTOCOL_NAMES: Final = ("SSL", "SASL_SSL", "SASL_PLAINTEXT")
 
 
@@ -133,11 +134,11 @@ def tls_problems(
     if HTTP_PROTOCOL not in given:
         text = f"HTTP is plaintext: set {HTTP_PROTOCOL}: SSL, or remove this key"
         yield from _without_tls(HTTP_SCOPE, given, text)
-    overrides = "max.connections.per.ip.overrides"
-    has_none = not found.get(overrides) and (overrides in found or overrides not in given)
-    if found.get("max.connections.per.ip") == 0 and has_none:
-        text = "0 without max.connections.per.ip.overrides refuses all: set those, or more than 0"
-        yield "max.connections.per.ip", text
+    for scope in ("", *(scope_of(listener.name) for listener in found.get("listeners") or ())):
+        key, overrides = f"{scope}{_PER_IP}", f"{scope}{_PER_IP}.overrides"
+        has_none = not found.get(overrides) and (overrides in found or overrides not in given)
+        if found.get(key) == 0 and has_none:
+            yield key, f"0 without {overrides} refuses all: set those, or more than 0"
 
 
 def _without_tls(scope: str, given: Iterable[str], text: str) -> Iterator[tuple[str, str]]:
@@ -172,7 +173,8 @@ def _meant_as_tls(
             yield "listeners", text
     used = HTTP_PROTOCOL in given
     for key in given:
-        if key.startswith(LISTENER_SCOPE) or (key.startswith("ssl.") and not used):
+        of_listener = key.startswith(LISTENER_SCOPE) and ".ssl." in key
+        if of_listener or (key.startswith("ssl.") and not used):
             text = f"no listener is TLS: set {PROTOCOL_MAP}, for example CONTROLLER:SSL"
             yield key, text
             return

@@ -25,7 +25,7 @@ from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA, TopicPartition
 from quorumd.server.model.unhandled import end_on_unhandled
-from quorumd.server.net.connection_quotas import ConnectionLimits
+from quorumd.server.net.connection_quotas import ConnectionLimits, LimitsOfListener
 from quorumd.server.net.listeners import Listeners
 from quorumd.server.node_status import access_as_json
 from quorumd.server.partition.partition import Partition, PartitionHooks, PartitionSettings
@@ -284,6 +284,10 @@ class Node:
                 config.max_connections_per_ip_overrides,
                 config.max_connection_creation_rate,
             ),
+            limits_of={
+                name: LimitsOfListener(own.connections, ConnectionLimits(*own[1:]))
+                for name, own in config.listener_limits.items()
+            },
         )
         self.http: HttpServer | None = None
         self._page: QuorumPage | None = None

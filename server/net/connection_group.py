@@ -10,9 +10,15 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, Generic, Protocol, TypeVar
 
+from quorumd.config.keys import scope_of
 from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.net.connection_quotas import NO_LIMITS, ConnectionLimits, ConnectionQuotas
+from quorumd.server.net.connection_quotas import (
+    NO_LIMITS,
+    ConnectionLimits,
+    ConnectionQuotas,
+    LimitsOfListener,
+)
 from quorumd.server.net.connection_slots import ConnectionSlots, KnownPeers, SlotHolder
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.inbound_request import Dispatcher, RequestConnection
@@ -42,6 +48,7 @@ class ConnectionGroup(Generic[C]):
 
     __slots__ = (
         "_quotas",
+        "_quotas_of",
         "close_lines",
         "connections",
         "dispatcher",
@@ -70,9 +77,10 @@ class ConnectionGroup(Generic[C]):
         may_speak_for: Callable[[str, str, int], bool] | None = None,
         is_behind: Callable[[int], bool] | None = None,
         limits: ConnectionLimits = NO_LIMITS,
+        limits_of: Mapping[str, LimitsOfListener] = MappingProxyType({}),
         protocols: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`protocols` are the listeners', by name."""
+        """`protocols` and `limits_of` are the listeners', by name."""
         self.loop = loop
         self.dispatcher = dispatcher
         self.metrics = metrics
@@ -85,11 +93,19 @@ class ConnectionGroup(Generic[C]):
             metrics.connections_by_kind,
             may_speak_for=may_speak_for,
             is_behind=is_behind,
+            max_clients_of={
+                name: each.clients for name, each in limits_of.items() if each.clients is not None
+            },
         )
         self.protocols = protocols
         for at in protocols.items():
             metrics.connections_at[at] = 0
         self._quotas = ConnectionQuotas(limits)
+        self._quotas_of = {
+            name: ConnectionQuotas(each.quotas, scope_of(name))
+            for name, each in limits_of.items()
+            if each.quotas != NO_LIMITS
+        }
         self.close_lines = RateLimit(per_second=CLOSE_LINES_PER_S, burst=100)
         self.turns = Turns(loop)
         self.requests: RequestsInFlight[C] = RequestsInFlight(loop)
@@ -101,9 +117,9 @@ class ConnectionGroup(Generic[C]):
     def enter(self, connection: C) -> bool:
         """Take a new connection. False if a quota or a lack of slots forbids it; the log says so."""
         is_exempt = connection.is_local or self.slots.has_voters_ip(connection)
-        limit = self._quotas.enter(connection.ip, is_exempt=is_exempt)
+        limit = self._enter_quotas(connection, is_exempt=is_exempt)
         if limit is None and not self.slots.enter(connection):
-            self._quotas.leave(connection.ip)
+            self._leave_quotas(connection)
             limit = "of connections without a request"
         if limit is not None:
             self.note_refused(connection, limit)
@@ -113,11 +129,29 @@ class ConnectionGroup(Generic[C]):
         self.connections.add(connection)
         return True
 
+    def _enter_quotas(self, connection: C, *, is_exempt: bool) -> str | None:
+        """Those of the listener first: what these refuse takes nothing from the node's."""
+        own = self._quotas_of.get(connection.listener.name)
+        if own is not None and (limit := own.enter(connection.ip, is_exempt=is_exempt)):
+            return limit
+        limit = self._quotas.enter(connection.ip, is_exempt=is_exempt)
+        if own is not None and limit is not None:
+            own.leave(connection.ip)
+        return limit
+
+    def _leave_quotas(self, connection: C) -> None:
+        self._quotas.leave(connection.ip)
+        if (own := self._quotas_of.get(connection.listener.name)) is not None:
+            own.leave(connection.ip)
+
     def identify(self, connection: C, api_key: int, client_id: str) -> tuple[bool, bool]:
         """As `ConnectionSlots.identify`; the log says so if there is no slot."""
         has_slot, is_final = self.slots.identify(connection, api_key, client_id)
         if not has_slot:
-            self.note_refused(connection, f"max.connections={self.max_connections}")
+            name = connection.listener.name
+            own = self.slots.limit_of(name)
+            scope, limit = ("", self.max_connections) if own is None else (scope_of(name), own)
+            self.note_refused(connection, f"{scope}max.connections={limit}")
         return has_slot, is_final
 
     def leave(self, connection: C) -> None:
@@ -128,7 +162,7 @@ class ConnectionGroup(Generic[C]):
         self.unfinished.forget(connection)
         self.requests.forget(connection)
         self.requests.remove(connection.request_bytes)
-        self._quotas.leave(connection.ip)
+        self._leave_quotas(connection)
         self._count(connection, -1)
 
     def _count(self, connection: C, change: int) -> None:

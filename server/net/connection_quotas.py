@@ -1,5 +1,8 @@
 """Connection quotas: `max.connections.per.ip`, its overrides, and `max.connection.creation.rate`.
 
+The node has them, and each listener may have its own beside: both hold, as in Kafka, which has no
+`max.connections.per.ip` for one listener.
+
 The addresses of other nodes and this host are exempt: whatever clients do, voters reach their leader.
 Belongs to the event loop's thread.
 Source: Apache Kafka, KIP-402 (max.connections.per.ip) and KIP-612 (max.connection.creation.rate), which
@@ -24,12 +27,21 @@ class ConnectionLimits(NamedTuple):
 NO_LIMITS: Final = ConnectionLimits()
 
 
+class LimitsOfListener(NamedTuple):
+    """Of one listener, beside those of the node."""
+
+    clients: int | None = None
+    quotas: ConnectionLimits = NO_LIMITS
+
+
 class ConnectionQuotas:
     """Counts connections by address, as far as that is limited."""
 
-    __slots__ = ("_at_ns", "_by_ip", "_counts", "_left", "_per_ip", "_per_second")
+    __slots__ = ("_at_ns", "_by_ip", "_counts", "_left", "_per_ip", "_per_second", "_scope")
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, scope: str = "") -> None:
+        """`scope` is what the keys of these limits begin with."""
+        self._scope = scope
         self._per_ip = limits.per_ip
         self._by_ip = dict(limits.per_ip_overrides)
         self._per_second = limits.per_second
@@ -43,12 +55,12 @@ class ConnectionQuotas:
     def enter(self, ip: str, *, is_exempt: bool) -> str | None:
         """Count a connection from this address. Returns the limit that forbids it; it is not counted then."""
         if self._per_second is not None and not is_exempt and not self._is_in_time():
-            return f"max.connection.creation.rate={self._per_second}"
+            return f"{self._scope}max.connection.creation.rate={self._per_second}"
         if self._counts is not None:
             count = self._counts.get(ip, 0)
             limit = self._by_ip.get(ip, self._per_ip)
             if limit is not None and count >= limit and not is_exempt:
-                return f"max.connections.per.ip={limit}"
+                return f"{self._scope}max.connections.per.ip={limit}"
             self._counts[ip] = count + 1
         return None
 

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from functools import partial
+from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from quorumd.raft.types import Endpoint
@@ -38,6 +40,9 @@ OPERATOR_MAX: Final = 8
 OPERATOR_ID: Final = "quorumctl"
 IDLE_NS: Final = 1_000_000_000
 """A connection that sent a request within this time is not displaced."""
+
+_ANY: Final = ""
+"""Stands for all listeners."""
 
 _REPLICA_ID: Final = re.compile(r"raft-client-(\d{1,10})", re.ASCII)
 
@@ -121,13 +126,16 @@ class ConnectionSlots(Generic[C]):
         new_max: int = NEW_MAX,
         may_speak_for: Callable[[str, str, int], bool] | None = None,
         is_behind: Callable[[int], bool] | None = None,
+        max_clients_of: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """`may_speak_for` tells whether a principal of a TLS listener is this replica's; without it, each is.
 
         `is_behind` tells of a replica whether its links are plaintext still, where those of nodes are TLS;
-        without it they are plaintext.
+        without it they are plaintext. `max_clients_of` bounds the clients of one listener, by its name.
         """
         self._max_clients = max_clients
+        self._max_clients_of = max_clients_of
+        self._clients_of = dict.fromkeys(max_clients_of, 0)
         self._known = known
         self._counts = counts
         self._new_max = new_max
@@ -139,8 +147,9 @@ class ConnectionSlots(Generic[C]):
         }
         self._pool_of: dict[C, _Pool] = {}
         self._seen_ns: dict[C, int] = {}
-        self._idle: deque[C] = deque()
-        """Clients to be displaced, the longest idle first; kept only while no client slot is free."""
+        self._idle: dict[str, deque[C]] = {}
+        """Clients to be displaced, the longest idle first: of a listener that is full, by its name, or of
+        _ANY; kept only while no slot is free there."""
 
     def enter(self, connection: C) -> bool:
         """Give a new connection a slot. Returns False if none can be made free.
@@ -172,7 +181,7 @@ class ConnectionSlots(Generic[C]):
         current = self._pool_of.get(connection)
         if current == wanted:
             return True, not is_api_versions or wanted != _CLIENTS
-        has_free = self._has_free_slot
+        has_free = partial(self._has_free_slot, connection)
         # These are displaced only where there is no slot at all: most observers are clients, and a command
         # that follows the log, or holds a lock, goes on for days.
         is_last_resort = wanted in (_OBSERVERS, _OPERATORS) and not has_free(wanted)
@@ -203,6 +212,7 @@ class ConnectionSlots(Generic[C]):
         if pool is not None:
             self._pools[pool].discard(connection)
             self._counts[pool.kind] -= 1
+            self._count_client(connection, pool, -1)
 
     def sweep(self, now_ns: int) -> None:
         """Every second: closes new connections that were silent for NEW_NS, and finds idle clients."""
@@ -212,7 +222,8 @@ class ConnectionSlots(Generic[C]):
                     self.leave(connection)
                     connection.abort(CloseReason.SILENT, "it sent no request within five seconds")
         clients = self._pools[_CLIENTS]
-        if len(clients) < self._max_clients:
+        full = [name for name in self._max_clients_of if self.limit_of(name) is not None]
+        if len(clients) < self._max_clients and not full:
             self._seen_ns.clear()
             self._idle.clear()
             return
@@ -220,7 +231,21 @@ class ConnectionSlots(Generic[C]):
         seen_ns = self._seen_ns
         self._seen_ns = {each: each.active_ns for each in clients if not each.in_flight}
         idle = [each for each, at_ns in self._seen_ns.items() if seen_ns.get(each) == at_ns]
-        self._idle = deque(sorted(idle, key=lambda each: each.active_ns))
+        idle.sort(key=lambda each: each.active_ns)
+        self._idle = {
+            name: deque(each for each in idle if each.listener.name == name) for name in full
+        }
+        self._idle[_ANY] = deque(idle)
+
+    def limit_of(self, listener: str) -> int | None:
+        """How many clients a listener may have, if it has as many; None: it may have more."""
+        limit = self._max_clients_of.get(listener)
+        return limit if limit is not None and self._clients_of[listener] >= limit else None
+
+    def _count_client(self, connection: C, pool: _Pool, change: int) -> None:
+        name = connection.listener.name
+        if pool == _CLIENTS and name in self._clients_of:
+            self._clients_of[name] += change
 
     def has_voters_ip(self, connection: C) -> bool:
         """True if a node of the quorum was last reached at its address."""
@@ -254,19 +279,21 @@ class ConnectionSlots(Generic[C]):
             return True
         return self._known is not None and self._known.is_ip_of(replica_id, connection.ip)
 
-    def _has_free_slot(self, pool: _Pool) -> bool:
+    def _has_free_slot(self, connection: C, pool: _Pool) -> bool:
         held = self._pools.get(pool)
         if held is None:
             held = self._pools[pool] = ConnectionsByAddress()
         if pool is _CLIENTS:
-            return len(held) < self._max_clients
+            is_full = self.limit_of(connection.listener.name) is not None
+            return len(held) < self._max_clients and not is_full
         return len(held) < _RESERVED[pool.kind]
 
     def _displaces_one(self, pool: _Pool, incoming: C) -> bool:
         """Displace a connection from a pool that is full. Returns False if none may be."""
         held = self._pools[pool]
         if pool is _CLIENTS:
-            chosen = self._idle_client()
+            name = incoming.listener.name
+            chosen = self._idle_client(_ANY if self.limit_of(name) is None else name)
         elif pool is _OPERATORS:
             until_ns = incoming.active_ns - IDLE_NS
             chosen = _longest_idle(each for each in held if each.active_ns <= until_ns)
@@ -303,9 +330,10 @@ class ConnectionSlots(Generic[C]):
         crowd = [each for each in held if counts[each.ip] == most]
         return _longest_idle(crowd) or min(crowd, key=lambda each: each.active_ns)
 
-    def _idle_client(self) -> C | None:
-        while self._idle:
-            found = self._idle.popleft()
+    def _idle_client(self, listener: str) -> C | None:
+        candidates = self._idle.get(listener)
+        while candidates:
+            found = candidates.popleft()
             is_same = self._seen_ns.get(found) == found.active_ns and not found.in_flight
             if is_same and self._pool_of.get(found) == _CLIENTS:
                 return found
@@ -315,6 +343,7 @@ class ConnectionSlots(Generic[C]):
         self._pools[pool].add(connection, connection.ip)
         self._pool_of[connection] = pool
         self._counts[pool.kind] += 1
+        self._count_client(connection, pool, 1)
 
     def _displace(self, connection: C) -> None:
         self.leave(connection)

@@ -22,7 +22,11 @@ from quorumd.security.tls_stream import TlsStream, secured
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup
-from quorumd.server.net.connection_quotas import NO_LIMITS, ConnectionLimits
+from quorumd.server.net.connection_quotas import (
+    NO_LIMITS,
+    ConnectionLimits,
+    LimitsOfListener,
+)
 from quorumd.server.net.connection_slots import KnownPeers
 from quorumd.server.net.connection_state import TAKES_REQUESTS, CloseReason
 from quorumd.server.net.handshake_watch import HandshakeWatch
@@ -80,12 +84,14 @@ class Listeners:
         may_speak_for: Callable[[str, str, int], bool] | None = None,
         is_behind: Callable[[int], bool] | None = None,
         limits: ConnectionLimits = NO_LIMITS,
+        limits_of: Mapping[str, LimitsOfListener] = MappingProxyType({}),
     ) -> None:
         """Nothing is opened yet; the event loop runs. `max_idle_ms` of 0 or less: idle ones stay.
 
         `max_connections` are those of clients; peers that are `known` are counted apart. `sides` are of the
         listeners that speak TLS, by name, and `handshakes` makes theirs; `may_speak_for` says whether a
         principal is a replica's; `is_behind`, given where nodes' links are TLS, whose are plaintext still.
+        `limits_of` are those of one listener, by name, beside the node's `limits`.
         """
         self._listeners = listeners
         self._sides = sides
@@ -103,6 +109,7 @@ class Listeners:
             may_speak_for=may_speak_for,
             is_behind=is_behind,
             limits=limits,
+            limits_of=limits_of,
             protocols={
                 each.name: SecurityProtocol.SSL
                 if each.name in sides

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from quorumd.config.errors import ConfigError
 from quorumd.config.keys import KEYS, TLS_KEYS, known_keys, variable_of
 from quorumd.config.load import load
-from quorumd.config.model import Config
+from quorumd.config.model import Config, ListenerLimits
 from quorumd.config.node_principals import NodePrincipals
 from quorumd.config.secrets import Secret
 from quorumd.config.tls import ClientAuth, SecurityProtocol, StoreType, TlsConfig
@@ -359,6 +359,63 @@ def test_all_is_reported_at_once_with_what_the_files_of_certificates_say(write: 
         ("CLIENT-A", ("pub",), False, {"quorum.witness"}),
         ("http", (), False, {"quorum.witness", "ssl.client.auth"}),
     ]
+
+
+# --- limits of connections for one listener
+
+
+def test_a_listener_has_limits_beside_the_nodes(write: Write) -> None:
+    """Also one that is plaintext, and without any map."""
+    extra = (
+        "max.connections: 500\n"
+        "listener.name.client-a.max.connections: 20\n"
+        "listener.name.client-a.max.connections.per.ip: 5\n"
+        "listener.name.client-a.max.connections.per.ip.overrides: [10.0.0.7:100, '[2001:db8::7]:0']\n"
+    )
+    rate = {"QUORUMD_LISTENER_NAME_CLIENT_A_MAX_CONNECTION_CREATION_RATE": "30"}
+    config = load(write(TWO, extra), rate)
+    assert config.max_connections == 500
+    assert config.max_connections_per_ip is None
+    assert config.max_connection_creation_rate is None
+    overrides = {"10.0.0.7": 100, "2001:db8::7": 0}
+    assert config.listener_limits == {"CLIENT-A": ListenerLimits(20, 5, overrides, 30)}
+    assert load(write(TWO, "listener.name.client-a.max.connections.per.ip: -1\n"), {}) == load(
+        write(TWO), {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (
+            "listener.name.client-a.max.connections: 3",
+            "listener.name.client-a.max.connections: '3' is out of range: permitted is a whole number from",
+        ),
+        (
+            "listener.name.client-a.max.connections.per.ip: 0",
+            "listener.name.client-a.max.connections.per.ip: 0 without "
+            "listener.name.client-a.max.connections.per.ip.overrides refuses all: set those, or more than 0",
+        ),
+        (
+            "listener.name.other.max.connections: 20",
+            "unknown key 'listener.name.other.max.connections': there is no such listener: these keys begin "
+            "with listener.name.controller. or listener.name.client-a.",
+        ),
+        (
+            "listener.name.client-a.max.conections: 20",
+            "unknown key 'listener.name.client-a.max.conections': did you mean "
+            "listener.name.client-a.max.connections?",
+        ),
+        (
+            "listener.name.client-a.quorum.witness: true",
+            "unknown key 'listener.name.client-a.quorum.witness': for one listener alone there are",
+        ),
+        ("http.max.connections: 20", "unknown key 'http.max.connections': did you mean"),
+    ],
+)
+def test_limits_of_a_listener_that_cannot_be(write: Write, line: str, problem: str) -> None:
+    (found,) = refused(write(TWO, f"{line}\n"))
+    assert found.startswith(f"controller.yaml:5: {problem}")
 
 
 # --- secrets

@@ -234,10 +234,17 @@ def test_an_idle_leader_stays_in_office_however_short_the_fetch_timeout(tmp_path
 # -- limits
 
 
+OF_LISTENER = "listener.name.controller.max.connections.per.ip"
+
+
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One node with small limits."""
-    settings = {"max.connections": 16, "connections.max.idle.ms": 1000}
+    settings = {
+        "max.connections": 16,
+        "connections.max.idle.ms": 1000,
+        f"{OF_LISTENER}.overrides": "127.0.0.4:1",
+    }
     folder = tmp_path_factory.mktemp("narrow")
     with running_cluster(folder, size=1, settings=settings) as cluster:
         yield cluster
@@ -264,6 +271,19 @@ def test_a_connection_above_the_limit_is_closed_and_the_others_work_on(narrow: C
         assert any("refused" in name and rows[0][1] >= 1 for name, rows in refused.items())
         clients[0].close()
         narrow.wait_for(lambda: try_to_connect(narrow), "room for one more")
+
+
+def test_a_listener_has_limits_of_its_own(narrow: Cluster) -> None:
+    at = ("127.0.0.1", narrow.port(1))
+    with (
+        socket.create_connection(at, 5, ("127.0.0.4", 0)) as first,
+        socket.create_connection(at, 5, ("127.0.0.4", 0)) as second,
+    ):
+        second.settimeout(5)
+        assert second.recv(1) == b""
+        narrow.wait_logged(1, f"{OF_LISTENER}=1")
+        first.sendall(frame(request(METADATA, 12, MetadataRequest(topics=None))))
+        assert first.recv(4)
 
 
 def try_to_connect(cluster: Cluster) -> bool:

@@ -11,7 +11,11 @@ import pytest
 
 from quorumd.security.credentials import Credentials
 from quorumd.server.net import connection_quotas
-from quorumd.server.net.connection_quotas import ConnectionLimits, ConnectionQuotas
+from quorumd.server.net.connection_quotas import (
+    ConnectionLimits,
+    ConnectionQuotas,
+    LimitsOfListener,
+)
 from quorumd.server.net.connection_slots import ConnectionSlots
 from tests.support.certificates import Certificates
 from tests.support.serving import (
@@ -68,6 +72,87 @@ def test_more_new_connections_than_a_second_may_have_are_closed() -> None:
             assert await is_served(await served.connect(ip="127.0.0.2"))
 
     run(work())
+
+
+LISTENERS = ("INSIDE", "OUTSIDE")
+
+
+def refusing_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The limits of which the log says that they are exceeded."""
+    fields = [each.__dict__["quorumd_fields"] for each in caplog.records]
+    return [each["limit"] for each in fields if "limit" in each]
+
+
+def test_a_listener_has_limits_of_its_own_beside_the_nodes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits_of = {"OUTSIDE": LimitsOfListener(quotas=ConnectionLimits(1, {"127.0.0.3": 2}))}
+
+    async def work() -> None:
+        async with serving(
+            Parking(answering),
+            names=LISTENERS,
+            limits=ConnectionLimits(per_ip=3),
+            limits_of=limits_of,
+        ) as served:
+
+            async def taken(listener: int, ip: str, count: int) -> list[bool]:
+                made = [await served.connect(listener, ip=ip) for _ in range(count)]
+                return [await is_served(each) for each in made]
+
+            assert await taken(1, "127.0.0.2", 2) == [True, False]
+            assert await taken(0, "127.0.0.2", 3) == [True, True, False], "all together three"
+            assert await taken(1, "127.0.0.3", 3) == [True, True, False]
+            assert await taken(1, "127.0.0.1", 5) == [True] * 5, "this host is free of both"
+            served.close_clients()
+            await until(lambda: not served.listeners.connections)
+            assert await taken(0, "127.0.0.2", 3) == [True] * 3
+            assert await taken(1, "127.0.0.2", 1) == [False], "the node's limit holds there too"
+
+    with caplog.at_level("WARNING"):
+        run(work())
+    own = "listener.name.outside.max.connections.per.ip"
+    assert refusing_lines(caplog) == [
+        f"{own}=1",
+        "max.connections.per.ip=3",
+        f"{own}=2",
+        "max.connections.per.ip=3",
+    ]
+
+
+def test_new_connections_that_a_listener_refuses_are_none_of_the_nodes_second() -> None:
+    limits_of = {"OUTSIDE": LimitsOfListener(quotas=ConnectionLimits(per_second=1))}
+
+    async def work() -> None:
+        async with serving(
+            Parking(answering),
+            names=LISTENERS,
+            limits=ConnectionLimits(per_second=30),
+            limits_of=limits_of,
+        ) as served:
+            outside = [await served.connect(1, ip="127.0.0.2") for _ in range(40)]
+            assert [await is_served(each) for each in outside].count(True) <= 3
+            inside = [await served.connect(0, ip="127.0.0.2") for _ in range(20)]
+            assert all([await is_served(each) for each in inside])
+
+    run(work())
+
+
+def test_clients_of_a_listener_at_its_limit_are_refused_with_its_key(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        async with serving(
+            Parking(answering), names=LISTENERS, limits_of={"OUTSIDE": LimitsOfListener(2)}
+        ) as served:
+            outside = [await served.connect(1, ip="127.0.0.2") for _ in range(3)]
+            assert [await is_served(each) for each in outside] == [True, True, False]
+            inside = [await served.connect(0, ip="127.0.0.2") for _ in range(5)]
+            assert all([await is_served(each) for each in inside])
+
+    with caplog.at_level("WARNING"):
+        run(work())
+    assert refusing_lines(caplog) == ["listener.name.outside.max.connections=2"]
 
 
 @pytest.fixture

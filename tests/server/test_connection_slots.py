@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,11 +74,18 @@ class NodeSlots:
         new_max: int = 4,
         may_speak_for: Callable[[str, str, int], bool] | None = None,
         is_behind: Callable[[int], bool] | None = None,
+        max_clients_of: Mapping[str, int] | None = None,
     ) -> None:
         self.counts = {kind.value: 0 for kind in ConnectionKind}
         self.quorum = Quorum()
         self.slots: ConnectionSlots[Caller] = ConnectionSlots(
-            max_clients, self.quorum, self.counts, new_max, may_speak_for, is_behind
+            max_clients,
+            self.quorum,
+            self.counts,
+            new_max,
+            may_speak_for,
+            is_behind,
+            max_clients_of or {},
         )
 
     def enter(self, **about: Any) -> Caller:
@@ -248,6 +255,55 @@ def test_slots_that_were_free_in_between_begin_a_new_count_of_idle_clients() -> 
     second = node.client()
     assert node.is_refused("a-client")
     assert (first.closed, second.closed) == ([], [])
+
+
+OTHER = Endpoint("OTHER", "127.0.0.1", 2)
+
+
+def test_clients_of_a_listener_at_its_limit_take_no_slot_of_another_listener() -> None:
+    node = NodeSlots(max_clients=4, max_clients_of={"SECURE": 2})
+    first, _ = node.client(), node.client()
+    assert node.is_refused("a-client")
+    for _ in range(2):
+        node.client(listener=OTHER)
+    assert node.is_refused("a-client", listener=OTHER), "the node's limit holds beside"
+    node.slots.leave(first)
+    node.client()
+    assert node.is_refused("a-client")
+    for replica_id in (1, 2, 3):
+        node.replica(replica_id)
+    assert not node.is_refused("quorumctl", is_local=True)
+
+
+def test_at_the_limit_of_a_listener_its_own_idle_client_is_displaced() -> None:
+    node = NodeSlots(max_clients=9, max_clients_of={"SECURE": 1})
+    oldest, own = node.client(listener=OTHER, active_ns=1), node.client(active_ns=2)
+    node.slots.sweep(SECOND_NS)
+    assert node.is_refused("a-client"), "one sweep does not tell"
+    node.slots.sweep(2 * SECOND_NS)
+    node.client(active_ns=2 * SECOND_NS)
+    assert (oldest.closed, own.closed) == ([], [CloseReason.DISPLACED])
+    assert node.is_refused("a-client"), "no other of this listener is idle"
+    assert node.counts[CLIENT] == 2
+
+
+def test_at_the_limit_of_the_node_any_idle_client_is_displaced_once() -> None:
+    node = NodeSlots(max_clients=2, max_clients_of={"SECURE": 1})
+    own, other = node.client(active_ns=1), node.client(listener=OTHER, active_ns=2)
+    node.slots.sweep(SECOND_NS)
+    node.slots.sweep(2 * SECOND_NS)
+    node.client(listener=OTHER, active_ns=2 * SECOND_NS)
+    assert (own.closed, other.closed) == ([CloseReason.DISPLACED], [])
+    node.client(active_ns=2 * SECOND_NS)
+    assert other.closed == [CloseReason.DISPLACED]
+    assert node.is_refused("a-client"), "both are young"
+
+
+def test_a_client_that_turns_out_to_be_a_voter_makes_room_at_its_listener() -> None:
+    node = NodeSlots(max_clients=9, max_clients_of={"SECURE": 1})
+    caller = node.client()
+    assert node.slots.identify(caller, VOTE, "raft-client-3") == (True, True)
+    node.client()
 
 
 def test_a_peer_beyond_its_slots_displaces_its_own_that_are_not_at_its_address_first() -> None:
