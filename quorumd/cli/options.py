@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 BOOTSTRAP_VARIABLE = "QUORUM_BOOTSTRAP_SERVERS"
 COMMAND_CONFIG_VARIABLE = "QUORUM_COMMAND_CONFIG"
+_OF_SPARK = ("kafka.security.", "kafka.ssl.")
+"""How options of Spark's Kafka source begin that are settings of Kafka's clients."""
 PROGRAM = "quorumctl"
 """Its client id: nodes on this host have slots for it, however many clients there are."""
 TRACEBACK_VARIABLE = "QUORUMCTL_TRACEBACK"
@@ -73,14 +75,15 @@ def _to_security(
 def read_command_config(path: str) -> tuple[Security, dict[str, str]]:
     """What --command-config names, and the pairs that it is made of. Raises click.BadParameter.
 
-    Keys that mean nothing here are named on stderr.
+    Keys may be those of Kafka's clients, or of Spark's Kafka source, with `kafka.` before them. Those that
+    mean nothing here are named on stderr.
     """
     from quorumd.client.security import Security
     from quorumd.config.errors import ConfigError
     from quorumd.config.properties import read_properties
 
     try:
-        pairs = read_properties(Path(path))
+        pairs = _without_prefix(read_properties(Path(path)), path)
         found = Security.from_pairs(pairs, path)
     except ConfigError as error:
         raise click.BadParameter(str(error), param_hint="--command-config") from None
@@ -88,6 +91,23 @@ def read_command_config(path: str) -> tuple[Security, dict[str, str]]:
         names = ", ".join(found.ignored)
         click.echo(f"Warning: {path}: keys that mean nothing here are ignored: {names}", err=True)
     return found, {name: text for name, text in pairs.items() if name not in found.ignored}
+
+
+def _without_prefix(pairs: Mapping[str, str], path: str) -> dict[str, str]:
+    """The same keys without the `kafka.` of Spark's source. Raises ConfigError for one given twice."""
+    from quorumd.config.errors import ConfigError, ConfigProblem
+
+    found: dict[str, str] = {}
+    problems = []
+    for name, text in pairs.items():
+        plain = name.removeprefix("kafka.") if name.startswith(_OF_SPARK) else name
+        if plain in found:
+            problem = f"kafka.{plain} and {plain} mean the same: remove one of them"
+            problems.append(ConfigProblem(path, problem))
+        found[plain] = text
+    if problems:
+        raise ConfigError(problems)
+    return found
 
 
 class Target(NamedTuple):

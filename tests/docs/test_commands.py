@@ -137,6 +137,7 @@ NOT_HERE = {
     "from quorumd.pipeline.cli import main": _CLUSTER,
     "spark-submit ": _CLUSTER,
     "tls = ": "tests/pipeline/test_source_tls.py",
+    "kafka.security.protocol=SSL": "tests/pipeline/test_source_tls.py",
     "spark = SparkSession.builder.getOrCreate()": _CLUSTER,
     "spark.driver.memory ": _OUTPUT,
     "spark-class ": _CLUSTER,

@@ -239,10 +239,14 @@ def test_a_server_that_is_not_trusted_is_named_with_the_cause(
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("spelling", ["as Kafka's tools", "as Spark's source"])
 def test_tables_are_made_and_replicas_audited_with_a_file_of_properties(
-    quick_start: None, secure: Secure, tmp_path: Path
+    quick_start: None, secure: Secure, tmp_path: Path, spelling: str
 ) -> None:
-    config = secure.files.properties({**secure.keys, "linger.ms": 5}, "pipeline.properties")
+    keys = secure.keys if spelling == "as Kafka's tools" else secure.options
+    config = tmp_path / "pipeline.properties"
+    lines = {**keys, "linger.ms": "5"}
+    config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
     where = ["-b", secure.cluster.secure_bootstrap, "--command-config", str(config)]
     tables = tmp_path / "tables"
     for arguments in (["audit", *where], ["batch", *where, "--output", str(tables)]):

@@ -133,6 +133,25 @@ def test_a_pkcs12_store_is_read_with_its_password(secure: Secure, quorumctl: Run
     assert PASSWORD not in done.out
 
 
+def test_the_options_of_sparks_kafka_source_are_understood(
+    secure: Secure, quorumctl: Run, tmp_path: Path
+) -> None:
+    keys = {f"kafka.{name}": value for name, value in secure.files.client_keys().items()}
+    file = tmp_path / "spark.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in keys.items()))
+    where = ("-b", secure.cluster.secure_bootstrap, "--command-config", file)
+    done = quorumctl("append", *where, "as Spark has it")
+    assert (done.code, done.err) == (0, "")
+    file.write_text(
+        file.read_text()
+        + f"kafka.ssl.key.password={PASSWORD}\nssl.key.password=another\nkafka.ssl.typo=1\n"
+    )
+    done = quorumctl("append", *where, "which password?")
+    assert done.code == 2
+    assert "kafka.ssl.key.password and ssl.key.password mean the same: remove one" in done.err
+    assert PASSWORD not in done.err
+
+
 # --- what is wrong is said at once
 
 
