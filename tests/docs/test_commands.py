@@ -50,6 +50,7 @@ _HOSTS = "changes the host; tests/deploy/test_hosts.py"
 _DOCKER = "needs Docker; tests/containers"
 _KAFKA = "needs a distribution of Kafka; tests/clients runs the same classes"
 _REAL_KAFKA = "needs a real Kafka quorum; tests/kafka"
+_MIGRATION = "follows from what comes before; tests/docs/test_security_migration.py"
 _SECURE = "follows from what comes before; tests/docs/test_security_setup.py"
 _MEMBERS = "needs nodes that are not there; tests/daemon/test_membership.py"
 _SPARK = "takes a Spark session of its own; tests/pipeline"
@@ -117,6 +118,7 @@ NOT_HERE = {
     "install -d -m 0755 /etc/quorumd/tls": _SECURE,
     "quorumd certs check --config /etc/quorumd/controller.yaml": _SECURE,
     "quorumctl describe --command-config ": _SECURE,
+    "quorumctl describe -b db1.example.com:9093": _MIGRATION,
     "listener.security.protocol.map: CONTROLLER:SSL": _SECURE,
     # keys.md
     "security = quorumd.Security.from_properties(": "tests/quorumd/test_client_tls.py",
