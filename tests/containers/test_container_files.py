@@ -35,9 +35,10 @@ COMPOSE = yaml.safe_load((ROOT / "deploy" / "docker-compose.yml").read_text())
 SECURE_FILE = ROOT / "deploy" / "docker-compose.secure.yml"
 SECURE = yaml.safe_load(SECURE_FILE.read_text())
 KAFKA = yaml.safe_load((ROOT / "deploy" / "docker-compose.kafka.yml").read_text())
+ENV_FILE = ROOT / "deploy" / ".env.example"
 EXAMPLE = dict(
     line.split("=", 1)
-    for line in (ROOT / "deploy" / ".env.example").read_text().splitlines()
+    for line in ENV_FILE.read_text().splitlines()
     if line and not line.startswith("#")
 )
 CONTROLLERS = {n: COMPOSE["services"][f"quorumd-{n}"] for n in (1, 2, 3)}
@@ -144,6 +145,21 @@ def test_the_environment_of_each_controller_is_a_sound_configuration(
     ]
     unknown = environ.keys() - {keys.variable_of(key) for key in keys.KEYS}
     assert unknown == {"QUORUMD_FORMAT", "QUORUMD_LOG_LEVEL"}
+
+
+def test_one_line_of_the_users_file_makes_all_of_them_secure() -> None:
+    """Every service of the second file is one of the first, which it changes: none stays in plaintext."""
+    (line,) = re.findall(r"^#(COMPOSE_FILE=\S+)$", ENV_FILE.read_text(), re.MULTILINE)
+    name, _, files = line.partition("=")
+    assert (name, files.split(":")) == ("COMPOSE_FILE", ["docker-compose.yml", SECURE_FILE.name])
+    assert "COMPOSE_FILE" not in EXAMPLE, "off is the default"
+    assert "remove the # before COMPOSE_FILE in deploy/.env" in SECURE_FILE.read_text()
+    assert SECURE["services"].keys() == {"quorumd-1", "quorumd-2", "quorumd-3", "prometheus"}
+    assert SECURE["services"].keys() < COMPOSE["services"].keys()
+    for node in CONTROLLERS:
+        added = SECURE["services"][f"quorumd-{node}"]["environment"]
+        assert not added.keys() & COMPOSE["services"][f"quorumd-{node}"]["environment"].keys()
+        assert added["QUORUMD_HTTP_SECURITY_PROTOCOL"] == "SSL"
 
 
 @pytest.mark.parametrize("node", CONTROLLERS)
