@@ -1,5 +1,5 @@
-"""Connections that begin TLS handshakes and do not end them, from another address than the nodes':
-`python -m tests.support.hello_storm PORT COUNT KIND`.
+"""Connections that begin TLS handshakes and do not end them, from other addresses than the nodes':
+`python -m tests.support.hello_storm PORT COUNT KIND ADDRESSES`.
 
 KIND: `whole` sends a hello, `half` half of it, `drip` a byte of it now and then, `stuffed` a hello and
 much more, `again` a hello, and makes new connections all the time. Prints a line when all are connected; ends
@@ -13,9 +13,11 @@ import select
 import socket
 import ssl
 import sys
+from ipaddress import ip_address
+from itertools import cycle
 
 STRANGER = "127.0.0.9"
-"""To a node at 127.0.0.1 an address like any other's."""
+"""To a node at 127.0.0.1 an address like any other's. Where ADDRESSES are several, those behind it, too."""
 DRIP_S = 0.3
 
 
@@ -34,6 +36,8 @@ def hello() -> bytes:
 def main() -> None:
     """Command line."""
     port, count, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    first_ip = int(ip_address(STRANGER))
+    strangers = cycle(str(ip_address(first_ip + number)) for number in range(int(sys.argv[4])))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     first = hello()
@@ -48,7 +52,7 @@ def main() -> None:
 
     def connect() -> socket.socket:
         made = socket.socket()
-        made.bind((STRANGER, 0))
+        made.bind((next(strangers), 0))
         made.connect(("127.0.0.1", port))
         made.setblocking(False)
         made.send(said)
