@@ -36,6 +36,7 @@ from quorumd.server.model.peer_calls import PeerCall, StaleRequest
 from quorumd.server.model.runtime import PeerChannel, PeerChannelFactory
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.peers.forwarded_request import ForwardedRequest
 from quorumd.server.peers.peer_addresses import RESPONSES, PeerAddresses
 from quorumd.server.peers.peer_channel import request_frame
 from quorumd.server.peers.peer_links import TOLD, PeerLink, PeerLinks
@@ -52,7 +53,6 @@ from quorumd.server.translate.fetched_batches import FetchedBatches
 from quorumd.server.translate.snapshot import snapshot_request, snapshot_response_received
 from quorumd.server.translate.unknown_records import finalized_levels, unknown_records
 from quorumd.wire.errors import UnsupportedVersion
-from quorumd.wire.headers import encode_request_header, encode_response_header
 from quorumd.wire.schema import Message
 
 LOG: Final = Logger("peers")
@@ -366,38 +366,24 @@ class Outbound:
         if is_full or (wait_ms and len(self._changes) >= CHANGES_MAX):
             otherwise()
             return
-        asked = request.api_version
-        body = request.frame[request.body_at :]
-        is_sent = False
+        forwarded = ForwardedRequest(request, self._client_id, reshape)
         self._forwarded_bytes += size_bytes
-
-        def build(version: int, correlation_id: int) -> bytes:
-            nonlocal is_sent
-            if version != asked:
-                raise UnsupportedVersion(f"the leader does not know version {asked}")
-            is_sent = True
-            header = encode_request_header(
-                request.api_key, version, correlation_id, self._client_id
-            )
-            return b"".join(((len(header) + len(body)).to_bytes(4, "big"), header, body))
 
         def responded(
             version: int, frame: bytes, at: int, address: Address, is_trusted: bool
         ) -> None:
             self._forwarded_bytes -= size_bytes
-            header = encode_response_header(request.api_key, version, request.correlation_id)
-            part = memoryview(frame)[at:] if reshape is None else reshape(frame, at)
-            request.respond(((len(header) + len(part)).to_bytes(4, "big") + header, part))
+            forwarded.respond(version, frame, at)
 
         def failed(reason: str, error: str | None) -> None:
             self._forwarded_bytes -= size_bytes
-            is_too_late = is_sent or self.node.is_leader
+            is_too_late = forwarded.is_sent or self.node.is_leader
             (lost if lost is not None and is_too_late else otherwise)()
 
         call = PeerCall(
             api_key=request.api_key,
-            max_version=asked,
-            build=build,
+            max_version=request.api_version,
+            build=forwarded.frame,
             responded=responded,
             failed=failed,
             timeout_ms=self._settings.request_timeout_ms + wait_ms,
