@@ -212,23 +212,10 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
     if partitions != 2:
         return None
 
-    directory_id = ZERO_UUID
-    high_watermark = HIGH_WATERMARK_ABSENT
-    tags = body[at]
-    at += 1
-    if tags > 2:
+    tags = _parse_partition_tags(version, body, at)
+    if tags is None:
         return None
-    for _ in range(tags):
-        tag = body[at]
-        if tag == 0 and version >= _DIRECTORY_FROM and body[at + 1] == 16:
-            directory_id = uuid_of(bytes(body[at + 2 : at + 18]))
-            at += 18
-        elif tag == 1 and version >= _HIGH_WATERMARK_FROM and body[at + 1] == 8:
-            (high_watermark,) = _HIGH_WATERMARK.unpack_from(body, at + 2)
-            at += 10
-        else:
-            return None
-
+    directory_id, high_watermark, at = tags
     sender = _parse_end(version, body, at, replica_id)
     if sender is None:
         return None
@@ -250,6 +237,29 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
         directory_id,
         high_watermark,
     )
+
+
+def _parse_partition_tags(
+    version: int, body: bytes | memoryview, at: int
+) -> tuple[UUID, int, int] | None:
+    """Directory id and high watermark, and where they end; None if another tag is among them."""
+    directory_id = ZERO_UUID
+    high_watermark = HIGH_WATERMARK_ABSENT
+    tags = body[at]
+    at += 1
+    if tags > 2:
+        return None
+    for _ in range(tags):
+        tag = body[at]
+        if tag == 0 and version >= _DIRECTORY_FROM and body[at + 1] == 16:
+            directory_id = uuid_of(bytes(body[at + 2 : at + 18]))
+            at += 18
+        elif tag == 1 and version >= _HIGH_WATERMARK_FROM and body[at + 1] == 8:
+            (high_watermark,) = _HIGH_WATERMARK.unpack_from(body, at + 2)
+            at += 10
+        else:
+            return None
+    return directory_id, high_watermark, at
 
 
 def _parse_end(
