@@ -187,7 +187,7 @@ class NodeTls:
 
     def on_bad(self, name: str, problems: Sequence[str], is_news: bool) -> None:
         """The set on disk is not used; the one before is."""
-        self._metrics.certificate_reload_failures += 1
+        self._metrics.certificates.reload_failures += 1
         if is_news:
             for text in problems:
                 LOG.error(
@@ -201,12 +201,12 @@ class NodeTls:
         LOG.info("the files hold again what is in use", listener=name)
 
     def _note_loaded(self, name: str) -> None:
-        known = self._metrics.certificate_lifetimes
+        known = self._metrics.certificates.lifetimes
         for label in [label for label in known if label[0] == name]:
             del known[label]
         for each in self._expiries(name):
             known[name, each.role, each.subject] = each.begun_s, each.at_s
-        self._metrics.certificates_loaded_at_s = self._wall_s()
+        self._metrics.certificates.loaded_at_s = self._wall_s()
 
     def _expiries(self, name: str) -> list[Expiry]:
         return expiries(self._sides[name].credentials.material)

@@ -131,7 +131,7 @@ class StorageAdapter:
 
     def store_chunk(self, effect: StoreSnapshotChunk) -> None:
         data = self._chunks.pop(effect.token)
-        self._metrics.copied_bytes += len(data)
+        self._metrics.snapshots.copied_bytes += len(data)
         snapshot = effect.snapshot
         self._disk.submit(StoreChunk(effect.write, snapshot, effect.position, data))
 

@@ -239,27 +239,29 @@ class QuorumCollector(Collector):
         yield _gauge(
             "quorumd_snapshot_build_ratio",
             "How far the snapshot is that is being built; -1 if none is.",
-            metrics.snapshot_build_ratio,
+            metrics.snapshots.build_ratio,
         )
         yield _gauge(
             "quorumd_snapshot_copy_ratio",
             "How much of a snapshot has been copied from the leader; -1 if none is copied.",
             view.snapshot_copy_ratio,
         )
-        yield _counter("quorumd_snapshots_taken", "Of this node's own.", metrics.snapshots_taken)
+        yield _counter("quorumd_snapshots_taken", "Of this node's own.", metrics.snapshots.taken)
         yield _counter(
-            "quorumd_snapshots_failed", "Attempts without result.", metrics.snapshots_failed
+            "quorumd_snapshots_failed", "Attempts without result.", metrics.snapshots.failed
         )
         yield _counter(
             "quorumd_snapshots_damaged",
             "Found to be damaged while the node ran.",
-            metrics.snapshots_damaged,
+            metrics.snapshots.damaged,
         )
-        yield _counter("quorumd_snapshot_copied_bytes", "From leaders.", metrics.copied_bytes)
+        yield _counter(
+            "quorumd_snapshot_copied_bytes", "From leaders.", metrics.snapshots.copied_bytes
+        )
         yield _counter(
             "quorumd_snapshot_copies_failed",
             "From leaders: not sound, or without room for them.",
-            metrics.snapshot_copies_failed,
+            metrics.snapshots.copies_failed,
         )
 
     def _network(self) -> Iterator[Metric]:
@@ -359,7 +361,7 @@ class QuorumCollector(Collector):
     def _certificates(self) -> Iterator[Metric]:
         """Only where something is TLS."""
         metrics = self._metrics
-        if not metrics.certificate_lifetimes:
+        if not metrics.certificates.lifetimes:
             return
         labels = ["listener", "role", "subject"]
         start = GaugeMetricFamily(
@@ -372,7 +374,7 @@ class QuorumCollector(Collector):
             "When a certificate or a revocation list ends.",
             labels=labels,
         )
-        for values, (start_s, end_s) in metrics.certificate_lifetimes.items():
+        for values, (start_s, end_s) in metrics.certificates.lifetimes.items():
             start.add_metric(values, start_s)
             expiry.add_metric(values, end_s)
         yield start
@@ -380,12 +382,12 @@ class QuorumCollector(Collector):
         yield _gauge(
             "quorumd_certificates_loaded_timestamp_seconds",
             "When the newest set of keys and certificates was read.",
-            metrics.certificates_loaded_at_s,
+            metrics.certificates.loaded_at_s,
         )
         yield _counter(
             "quorumd_certificate_reload_failures",
             "Looks at new files that could not be used.",
-            metrics.certificate_reload_failures,
+            metrics.certificates.reload_failures,
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from quorumd.server.model.sampled_stats import Histogram, SampledStats
@@ -32,6 +33,33 @@ def count_label(counts: dict[str, int], label: str, amount: int = 1) -> None:
     counts[label] = counts.get(label, 0) + amount
 
 
+@dataclass(slots=True)
+class SnapshotMetrics:
+    """Snapshots that this node builds, and those that it copies from a leader."""
+
+    taken: int = 0
+    failed: int = 0
+    damaged: int = 0
+    """Found to be damaged while this process ran."""
+    build_ratio: float = -1.0
+    """How far the snapshot is that is being built, 0 to 1; -1 if none is."""
+    copied_bytes: int = 0
+    copies_failed: int = 0
+    """All of a copy, or as much as there was room for, in vain."""
+
+
+@dataclass(slots=True)
+class CertificateMetrics:
+    """The certificates of this node's listeners and links. Nothing of it changes without TLS."""
+
+    lifetimes: dict[tuple[str, str, str], tuple[float, float]] = field(default_factory=dict)
+    """When each one begins and ends, in seconds since 1970; by listener, role and subject."""
+    loaded_at_s: float = 0.0
+    """Seconds since 1970."""
+    reload_failures: int = 0
+    """Looks at new files that could not be used."""
+
+
 class Metrics:
     """Counters of one process. The public attributes are meant to be incremented in place."""
 
@@ -42,9 +70,7 @@ class Metrics:
         "batch_bytes",
         "bytes_received",
         "bytes_sent",
-        "certificate_lifetimes",
-        "certificate_reload_failures",
-        "certificates_loaded_at_s",
+        "certificates",
         "commit_seconds",
         "commit_stats",
         "connections_at",
@@ -52,7 +78,6 @@ class Metrics:
         "connections_closed",
         "connections_opened",
         "connections_refused",
-        "copied_bytes",
         "duplicate_batches",
         "election_stats",
         "elections",
@@ -69,11 +94,7 @@ class Metrics:
         "refused",
         "requests",
         "responses",
-        "snapshot_build_ratio",
-        "snapshot_copies_failed",
-        "snapshots_damaged",
-        "snapshots_failed",
-        "snapshots_taken",
+        "snapshots",
         "tls_handshakes",
         "truncated_records",
         "unknown",
@@ -118,16 +139,7 @@ class Metrics:
         self.fetched_records = 0
         self.fetched_bytes = 0
         self.truncated_records = 0
-        self.snapshots_taken = 0
-        self.snapshots_failed = 0
-        self.snapshots_damaged = 0
-        """Found to be damaged while this process ran."""
-        self.snapshot_copies_failed = 0
-        """From a leader: all of it, or as much as there was room for, in vain."""
-        self.snapshot_build_ratio = -1.0
-        """How far the snapshot is that is being built, 0 to 1; -1 if none is."""
-        self.copied_bytes = 0
-        """Of snapshots, from a leader."""
+        self.snapshots = SnapshotMetrics()
         self.duplicate_batches = 0
         """Batches of idempotent producers that were in the log already."""
         self.unreadable_batches = 0
@@ -141,13 +153,7 @@ class Metrics:
         self.elections = {"won": 0, "lost": 0}
         """Campaigns, by outcome."""
         self.log_lines_dropped = 0
-        self.certificate_lifetimes: dict[tuple[str, str, str], tuple[float, float]] = {}
-        """When each one begins and ends, in seconds since 1970; by listener, role and subject. Empty
-        without TLS."""
-        self.certificates_loaded_at_s = 0.0
-        """Seconds since 1970."""
-        self.certificate_reload_failures = 0
-        """Looks at new files that could not be used."""
+        self.certificates = CertificateMetrics()
         self.commit_seconds = Histogram(LATENCY_BOUNDS_SECONDS)
         self.fsync_seconds = Histogram(LATENCY_BOUNDS_SECONDS)
         self.batch_bytes = Histogram(BATCH_BOUNDS_BYTES)

@@ -117,11 +117,8 @@ class Partition:
         self._role_lines = RateLimit(1 / 60, burst=10, clock=runtime.monotonic_s)
         self._progress = asyncio.Event()
         self._report_lines = RateLimit(per_second=2, burst=20)
-        self.log, self.store, self.producers = (
-            recovered.log,
-            recovered.snapshots,
-            recovered.producers,
-        )
+        self.log, self.store = recovered.log, recovered.snapshots
+        self.producers = recovered.producers
         self.producers.commit(stored.applied_offset)
         self.reader = runtime.reader(self.log, self.on_unreadable)
         self.disk = runtime.disk(Files(self.log, self.store, hooks.save_state), self)
@@ -357,7 +354,7 @@ class Partition:
 
     def on_chunk_not_stored(self, snapshot: SnapshotId, problem: str) -> None:
         LOG.error("there is no room for the leader's snapshot: what was copied is deleted")
-        self.metrics.snapshot_copies_failed += 1
+        self.metrics.snapshots.copies_failed += 1
         self.handle(ChunkNotStored(snapshot=snapshot, problem=problem))
 
     # -- the driver's listener
@@ -440,7 +437,7 @@ class Partition:
 
         def done(outcome: tuple[SnapshotFacts, KafkaNews] | BaseException) -> None:
             if isinstance(outcome, (DamagedSnapshot, SnapshotNotFound)):
-                self.metrics.snapshot_copies_failed += 1
+                self.metrics.snapshots.copies_failed += 1
                 self.handle(SnapshotVerified(snapshot=snapshot, problem=str(outcome)))
             elif isinstance(outcome, BaseException):
                 self.end_process(outcome)

@@ -219,7 +219,7 @@ class SnapshotManager:
         return self._build(end_offset)
 
     def _build(self, end_offset: int, repairs: SnapshotId | None = None) -> None:
-        self._metrics.snapshot_build_ratio = 0.0
+        self._metrics.snapshots.build_ratio = 0.0
         self._building = building = RunningBuild(
             end_offset, self._written.written_bytes, self._runtime.monotonic_s(), repairs
         )
@@ -233,7 +233,7 @@ class SnapshotManager:
         )
 
     def _on_progress(self, ratio: float) -> None:
-        self._metrics.snapshot_build_ratio = ratio
+        self._metrics.snapshots.build_ratio = ratio
 
     # -- the result of a build
 
@@ -305,7 +305,7 @@ class SnapshotManager:
             self.build_if_due()
 
     def _taken(self, facts: SnapshotFacts, seconds: float) -> None:
-        self._metrics.snapshots_taken += 1
+        self._metrics.snapshots.taken += 1
         LOG.info(
             "snapshot taken",
             end_offset=facts.id.end_offset,
@@ -330,12 +330,12 @@ class SnapshotManager:
 
     def _end_build(self) -> None:
         self._building = None
-        self._metrics.snapshot_build_ratio = -1.0
+        self._metrics.snapshots.build_ratio = -1.0
 
     def _failed(self, problem: str) -> None:
         assert self._building is not None, "a build has failed"
         repairs, newest = self._building.repairs, self._node.newest_snapshot
-        self._metrics.snapshots_failed += 1
+        self._metrics.snapshots.failed += 1
         LOG.error("no snapshot was taken", reason=problem)
         self._end_build()
         self.problem = problem
@@ -395,7 +395,7 @@ class SnapshotManager:
         copies = self.copies_under_way()
         if self._building is None:
             return SnapshotWork(copies)
-        return SnapshotWork(copies, self._building.end_offset, self._metrics.snapshot_build_ratio)
+        return SnapshotWork(copies, self._building.end_offset, self._metrics.snapshots.build_ratio)
 
     def on_damage(self, snapshot: SnapshotId, problem: str) -> None:
         """A snapshot can't be read, or is not sound."""
@@ -408,7 +408,7 @@ class SnapshotManager:
         if snapshot in self._damaged or snapshot not in self._node.snapshots:
             return False
         LOG.error("snapshot damaged and withdrawn", reason=problem)
-        self._metrics.snapshots_damaged += 1
+        self._metrics.snapshots.damaged += 1
         self._damaged.add(snapshot)
         self._to_repair = sorted([*self._to_repair, snapshot])
         self.problem = problem
@@ -480,7 +480,7 @@ class SnapshotManager:
             if building is None
             else {
                 "end_offset": building.end_offset,
-                "done": round(self._metrics.snapshot_build_ratio, 3),
+                "done": round(self._metrics.snapshots.build_ratio, 3),
             },
             "copying": None
             if download is None

@@ -402,9 +402,9 @@ def test_a_new_set_that_nobody_could_verify_is_not_used_and_reported_until_it_is
             node.open(served.listeners)
             store.write_bytes(made(files.ca))
             node.read_again()
-            await until(lambda: metrics.certificate_reload_failures == 1)
+            await until(lambda: metrics.certificates.reload_failures == 1)
             node.read_again()
-            await until(lambda: metrics.certificate_reload_failures == 2)
+            await until(lambda: metrics.certificates.reload_failures == 2)
             assert [each.material for each in users] == before
             (problem,) = problems()
             assert reason in problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from operator import attrgetter
 from typing import Any, cast
 from uuid import UUID
 
@@ -23,12 +24,12 @@ COUNTERS = {
     "quorumd_truncated_records_total": "truncated_records",
     "quorumd_duplicate_batches_total": "duplicate_batches",
     "quorumd_unreadable_batches_total": "unreadable_batches",
-    "quorumd_snapshots_taken_total": "snapshots_taken",
-    "quorumd_snapshots_failed_total": "snapshots_failed",
-    "quorumd_snapshots_damaged_total": "snapshots_damaged",
-    "quorumd_snapshot_copied_bytes_total": "copied_bytes",
-    "quorumd_snapshot_copies_failed_total": "snapshot_copies_failed",
-    "quorumd_snapshot_build_ratio": "snapshot_build_ratio",
+    "quorumd_snapshots_taken_total": "snapshots.taken",
+    "quorumd_snapshots_failed_total": "snapshots.failed",
+    "quorumd_snapshots_damaged_total": "snapshots.damaged",
+    "quorumd_snapshot_copied_bytes_total": "snapshots.copied_bytes",
+    "quorumd_snapshot_copies_failed_total": "snapshots.copies_failed",
+    "quorumd_snapshot_build_ratio": "snapshots.build_ratio",
     "quorumd_connections_opened_total": "connections_opened",
     "quorumd_connections_refused_total": "connections_refused",
     "quorumd_received_bytes_total": "bytes_received",
@@ -100,13 +101,14 @@ def scraped(metrics: Metrics, view: View) -> dict[tuple[str, ...], float]:
 def test_every_plain_figure_is_its_own() -> None:
     metrics, numbers = Metrics(lambda: 0.0), count(1)
     for name in COUNTERS.values():
-        setattr(metrics, name, next(numbers))
+        group, _, figure = name.rpartition(".")
+        setattr(attrgetter(group)(metrics) if group else metrics, figure, next(numbers))
     view = View()
     found = scraped(metrics, view)
     wrong = {
         name: found[(name,)]
         for name, of in COUNTERS.items()
-        if found[(name,)] != getattr(metrics, of)
+        if found[(name,)] != attrgetter(of)(metrics)
     }
     wrong |= {
         name: found[(name,)]
@@ -188,8 +190,8 @@ def test_a_replica_that_was_never_caught_up_is_behind_by_no_time_that_is_known()
 
 def test_a_certificate_begins_before_it_ends() -> None:
     metrics = Metrics(lambda: 0.0)
-    metrics.certificate_lifetimes["A", "own", "CN=x"] = 100.0, 200.0
-    metrics.certificates_loaded_at_s, metrics.certificate_reload_failures = 150.0, 3
+    metrics.certificates.lifetimes["A", "own", "CN=x"] = 100.0, 200.0
+    metrics.certificates.loaded_at_s, metrics.certificates.reload_failures = 150.0, 3
     found = scraped(metrics, View())
     assert found["quorumd_certificate_start_timestamp_seconds", "A", "own", "CN=x"] == 100
     assert found["quorumd_certificate_expiry_timestamp_seconds", "A", "own", "CN=x"] == 200

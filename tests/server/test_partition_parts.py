@@ -152,7 +152,7 @@ def test_a_snapshot_without_room_is_counted() -> None:
     parts = Parts()
     parts.partition.on_chunk_not_stored(SNAPSHOT, "the disk is full")
     assert parts.events == [ChunkNotStored(snapshot=SNAPSHOT, problem="the disk is full")]
-    assert parts.partition.metrics.snapshot_copies_failed == 1
+    assert parts.partition.metrics.snapshots.copies_failed == 1
 
 
 @pytest.mark.parametrize("is_damaged", [True, False])
@@ -168,7 +168,7 @@ def test_a_copy_that_is_damaged_is_counted_and_a_disk_that_fails_ends_the_proces
 
     parts.partition.store = cast(Any, SimpleNamespace(verify_part=verify_part))
     parts.partition.on_snapshot_copied(SNAPSHOT)
-    assert parts.partition.metrics.snapshot_copies_failed == int(is_damaged)
+    assert parts.partition.metrics.snapshots.copies_failed == int(is_damaged)
     assert [type(event) for event in parts.events] == [SnapshotVerified] * is_damaged
     assert len(parts.failures) == int(not is_damaged)
 

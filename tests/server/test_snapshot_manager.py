@@ -353,7 +353,7 @@ def test_a_build_that_failed_is_tried_again_soon_and_at_once_for_an_operator(
 ) -> None:
     bench.write(1000)
     bench.failed("the disk is full")
-    assert (bench.snapshots.problem, bench.metrics.snapshots_failed) == ("the disk is full", 1)
+    assert (bench.snapshots.problem, bench.metrics.snapshots.failed) == ("the disk is full", 1)
     for _ in range(20):
         bench.write(1000)
     bench.wait(RETRY_MIN_S - 2)
@@ -421,7 +421,7 @@ def test_a_first_copy_is_trusted_and_the_next_one_is_a_reason_to_look(bench: Ben
     assert bench.builds == []
     bench.copy()
     assert bench.ends() == [NEW.end_offset]
-    assert bench.metrics.snapshots_damaged == 1
+    assert bench.metrics.snapshots.damaged == 1
     assert "the CRC does not match" in bench.snapshots.problem
 
 

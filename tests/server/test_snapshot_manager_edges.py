@@ -94,7 +94,7 @@ def test_a_snapshot_that_is_copied_while_one_gets_its_name_is_the_newest() -> No
     while bench.asked:
         bench.step()
     assert not any(isinstance(event, SnapshotTaken) for event in bench.events)
-    assert bench.metrics.snapshots_taken == 0
+    assert bench.metrics.snapshots.taken == 0
 
 
 def test_one_snapshot_is_read_at_a_time_and_none_behind_the_end() -> None:
