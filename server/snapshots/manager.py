@@ -1,4 +1,4 @@
-"""When a replica takes snapshots of its own, and which segments and snapshots it deletes behind them.
+"""When a replica takes snapshots of its own; behind them `history_cleaner` deletes what is not needed.
 
 A build runs in a subprocess, from files alone; here it is begun and watched, and its result handed to the
 rules. Triggers are bytes of new records, time, and operators. Every replica takes its own. One that turns
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from quorumd.raft.events import Event, LogDeletionRequested, ResignationRequested, SnapshotTaken
+from quorumd.raft.events import Event, ResignationRequested, SnapshotTaken
 from quorumd.raft.node import RaftNode
 from quorumd.raft.types import ReplicaKey, SnapshotId
 from quorumd.server.model.logs import Logger
@@ -20,8 +20,9 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
 from quorumd.server.model.runtime import Reader, Runtime, TimerHandle
 from quorumd.server.model.snapshot_builds import Build, BuildFailed, BuildResult
+from quorumd.server.snapshots.history_cleaner import HistoryCleaner
+from quorumd.server.snapshots.known_snapshots import KnownSnapshots
 from quorumd.server.snapshots.outgoing_copies import OutgoingCopies
-from quorumd.server.snapshots.retention import Deletable, next_start, plan_cleaning
 from quorumd.server.snapshots.settings import SnapshotSettings, WriteProgress
 from quorumd.storage.errors import StorageError
 from quorumd.storage.log import Log
@@ -31,8 +32,6 @@ from quorumd.storage.snapshot_store import SnapshotStore
 LOG = Logger("snapshots")
 
 CLEAN_INTERVAL_S = 5.0
-CLEAN_PAUSE_S = 0.1
-"""Between one share of what is to be deleted and the next."""
 RETRY_MIN_S, RETRY_MAX_S = 5.0, 60.0
 """After a build that failed, doubled with every further one; those that operators ask for do not count."""
 REST_RATIO, REST_MAX_S = 19, 60.0
@@ -88,7 +87,7 @@ class SnapshotManager:
         self._metrics = metrics
         self._handle = handle
         self._written = written
-        self._facts = {facts.id: facts for facts in found}
+        self._known = KnownSnapshots(found)
         self._bytes_before = -new_bytes
         """What was written when the newest snapshot was begun."""
         self._begun_at_s = runtime.monotonic_s()
@@ -97,18 +96,14 @@ class SnapshotManager:
         self._rests_until_s = 0.0
         self._building: RunningBuild | None = None
         self._callbacks: list[OnSnapshot] = []
-        self._damaged: set[SnapshotId] = set()
-        """Known to be damaged: not served any more."""
-        self._to_repair: list[SnapshotId] = []
-        """Of these the ones to be built anew, ascending."""
         self._resign_not_before_s = 0.0
         self._copies = OutgoingCopies(
             node, store, reader, runtime, settings.copier_silent_s, self.on_damage
         )
+        self.cleaner = HistoryCleaner(
+            settings, node, log, runtime, self._known, self._copies, handle, self._is_building
+        )
         self._alarm: TimerHandle | None = None
-        self._goal = 0
-        """Where the log is to start when what is due is deleted."""
-        self._next_share: TimerHandle | None = None
         self._is_closed = False
         self._has_ended = asyncio.Event()
         self.problem = ""
@@ -122,9 +117,9 @@ class SnapshotManager:
         """Give up what goes on."""
         self._is_closed = True
         self._copies.close()
-        for timer in (self._alarm, self._next_share):
-            if timer is not None:
-                timer.cancel()
+        self.cleaner.close()
+        if self._alarm is not None:
+            self._alarm.cancel()
         if self._building is not None and self._building.build is not None:
             self._building.build.cancel(self._has_ended.set)
         else:
@@ -147,7 +142,7 @@ class SnapshotManager:
     def _on_alarm(self) -> None:
         self._arm()
         self.build_if_due()
-        self._clean()
+        self.cleaner.clean()
 
     # -- the beginning of a build
 
@@ -162,9 +157,13 @@ class SnapshotManager:
         if building is not None and building.build is not None:
             building.build.cancel(partial(self._drop_parts, building))
         self._end_build()
-        self._keep([facts])
+        self._known.keep([facts])
+        self._copies.keep([facts.id])
         self._bytes_before = self._written.written_bytes
         self._notify(facts)
+
+    def _is_building(self) -> bool:
+        return self._building is not None
 
     def build_if_due(self) -> None:
         """Begin a build if it is time for one; called whenever something was committed."""
@@ -172,7 +171,7 @@ class SnapshotManager:
         is_due = (
             (self.new_bytes >= settings.max_new_record_bytes and now_s >= self._rests_until_s)
             or now_s - self._begun_at_s >= settings.interval_s
-            or self._to_repair
+            or self._known.to_repair
         )
         if not (is_due and settings.builds) or self._building is not None or self._is_pausing:
             return
@@ -209,13 +208,15 @@ class SnapshotManager:
         """Repair what is damaged, one after the other; then take a new one, if anything is new."""
         if not self._settings.builds:
             return self._notify("the log is a Kafka quorum's, whose snapshots Kafka makes")
-        if self._to_repair:
-            return self._build(self._to_repair[0].end_offset, repairs=self._to_repair[0])
+        if self._known.to_repair:
+            return self._build(
+                self._known.to_repair[0].end_offset, repairs=self._known.to_repair[0]
+            )
         self._begun_at_s = self._runtime.monotonic_s()
         newest = self._node.newest_snapshot
         end_offset = self._end_offset()
         if end_offset <= (0 if newest is None else newest.end_offset):
-            return self._notify(self._facts[newest] if newest else "nothing is committed yet")
+            return self._notify(self._known.facts[newest] if newest else "nothing is committed yet")
         return self._build(end_offset)
 
     def _build(self, end_offset: int, repairs: SnapshotId | None = None) -> None:
@@ -294,12 +295,10 @@ class SnapshotManager:
 
     def _repaired(self, facts: SnapshotFacts) -> None:
         LOG.info("a damaged snapshot was built anew", end_offset=facts.id.end_offset)
-        self._facts[facts.id] = facts
-        self._damaged.discard(facts.id)
-        self._to_repair.remove(facts.id)
+        self._known.repaired(facts)
         self._end_build()
         self._failures, self.problem = 0, ""
-        if self._to_repair or self._callbacks:
+        if self._known.to_repair or self._callbacks:
             self._begin()
         else:
             self.build_if_due()
@@ -313,20 +312,20 @@ class SnapshotManager:
             size_bytes=facts.size_bytes,
             seconds=round(seconds, 3),
         )
-        self._facts[facts.id] = facts
+        self._known.facts[facts.id] = facts
         rest_s = min(REST_MAX_S, REST_RATIO * seconds)
         self._rests_until_s = self._runtime.monotonic_s() + rest_s
         self._written.base = facts
         self._handle(SnapshotTaken(snapshot=facts.id))
         self._finished(facts.id)
-        self._clean()
+        self.cleaner.clean()
         # What came meanwhile may be enough for the next one.
         self.build_if_due()
 
     def _finished(self, newest: SnapshotId) -> None:
         self._end_build()
         self._failures, self.problem = 0, ""
-        self._notify(self._facts[newest])
+        self._notify(self._known.facts[newest])
 
     def _end_build(self) -> None:
         self._building = None
@@ -341,7 +340,7 @@ class SnapshotManager:
         self.problem = problem
         if repairs is not None and newest is not None and repairs != newest:
             # It is not the newest, and nothing is built on it.
-            self._to_repair.remove(repairs)
+            self._known.give_up(repairs)
         if not self._callbacks:
             pause_s = min(RETRY_MAX_S, RETRY_MIN_S * 2 ** min(self._failures, 10))
             self._failures += 1
@@ -352,11 +351,10 @@ class SnapshotManager:
 
     def _read_again(self, snapshot: SnapshotId, problem: str) -> None:
         """What a disk could not read once, and can read now, is not damaged."""
-        if problem or self._building is not None or snapshot not in self._damaged:
+        if problem or self._building is not None or snapshot not in self._known.damaged:
             return
         LOG.info("a snapshot is sound after all", end_offset=snapshot.end_offset)
-        self._damaged.discard(snapshot)
-        self._to_repair = [other for other in self._to_repair if other != snapshot]
+        self._known.is_sound_after_all(snapshot)
         self.problem = ""
 
     def _notify(self, outcome: SnapshotFacts | str) -> None:
@@ -372,10 +370,10 @@ class SnapshotManager:
 
         A leader that cannot repair its newest snapshot lets another replica lead, which has a sound one.
         """
-        if snapshot not in self._damaged:
+        if snapshot not in self._known.damaged:
             self._copies.note(snapshot, replica, position)
             return True
-        if self._building is None and snapshot in self._to_repair:
+        if self._building is None and snapshot in self._known.to_repair:
             self._let_another_lead()
         return False
 
@@ -388,7 +386,7 @@ class SnapshotManager:
 
     def copies_under_way(self) -> dict[ReplicaKey, CopyProgress]:
         """The replicas that copy one of the snapshots here, and how far they are."""
-        return self._copies.progress(self._facts)
+        return self._copies.progress(self._known.facts)
 
     def work(self) -> SnapshotWork:
         """Who copies from here, and what is built."""
@@ -405,63 +403,13 @@ class SnapshotManager:
 
     def _note_damage(self, snapshot: SnapshotId, problem: str) -> bool:
         """True if it is news, and of a snapshot that counts."""
-        if snapshot in self._damaged or snapshot not in self._node.snapshots:
+        if snapshot in self._known.damaged or snapshot not in self._node.snapshots:
             return False
         LOG.error("snapshot damaged and withdrawn", reason=problem)
         self._metrics.snapshots.damaged += 1
-        self._damaged.add(snapshot)
-        self._to_repair = sorted([*self._to_repair, snapshot])
+        self._known.withdraw(snapshot)
         self.problem = problem
         return True
-
-    def _keep(self, facts: Sequence[SnapshotFacts]) -> None:
-        """Only these snapshots are left."""
-        self._facts = {each.id: each for each in facts}
-        self._damaged &= self._facts.keys()
-        self._to_repair = [snapshot for snapshot in self._to_repair if snapshot in self._facts]
-        self._copies.keep(self._facts.keys())
-
-    # -- cleaning
-
-    def _clean(self) -> None:
-        """Ask the rules to let go what retention says, a share at a time, unless a build reads it now."""
-        if self._building is not None or self._node.newest_snapshot is None:
-            return
-        node = self._node
-        known = [self._facts[snapshot] for snapshot in node.snapshots]
-        snapshots = [
-            Deletable(facts.id.end_offset, facts.size_bytes, facts.last_contained_log_timestamp)
-            for facts in known
-        ]
-        segments = [
-            Deletable(segment.end_offset, segment.size_bytes, segment.max_timestamp)
-            for segment in self._log.closed_segments()
-        ]
-        plan = plan_cleaning(
-            snapshots,
-            segments,
-            self._log.size_bytes + sum(snapshot.size_bytes for snapshot in snapshots),
-            start_offset=node.log_start_offset,
-            now_ms=self._runtime.wall_ms(),
-            retention_bytes=self._settings.retention_bytes,
-            retention_ms=self._settings.retention_ms,
-            copied_offset=self._copies.copied_offset(),
-        )
-        kept = tuple(node.snapshots[plan.snapshots_dropped :])
-        start_offset = next_start(segments, node.log_start_offset, plan.start_offset)
-        if plan.start_offset > max(self._goal, node.log_start_offset) or plan.snapshots_dropped:
-            LOG.info("deleting history", log_start=plan.start_offset, snapshots=len(kept))
-        self._goal = plan.start_offset
-        if start_offset > node.log_start_offset or plan.snapshots_dropped:
-            self._handle(LogDeletionRequested(start_offset=start_offset, snapshots=kept))
-            self._keep(known[plan.snapshots_dropped :])
-        if start_offset < plan.start_offset and self._next_share is None:
-            at_s = self._runtime.monotonic_s() + CLEAN_PAUSE_S
-            self._next_share = self._runtime.call_at(at_s, self._clean_next_share)
-
-    def _clean_next_share(self) -> None:
-        self._next_share = None
-        self._clean()
 
     # -- status
 

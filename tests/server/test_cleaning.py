@@ -6,7 +6,8 @@ import pytest
 
 from quorumd.raft.events import Event, LogDeletionRequested
 from quorumd.raft.types import SnapshotId
-from quorumd.server.snapshots.manager import CLEAN_INTERVAL_S, CLEAN_PAUSE_S
+from quorumd.server.snapshots.history_cleaner import SHARE_PAUSE_S
+from quorumd.server.snapshots.manager import CLEAN_INTERVAL_S
 from quorumd.server.snapshots.retention import SEGMENTS_AT_ONCE
 from quorumd.storage.segment_table import ClosedSegment
 from tests.server.test_snapshot_manager import NEW, Bench
@@ -47,7 +48,7 @@ def cleaning() -> Cleaning:
 def test_what_is_due_goes_a_share_at_a_time(cleaning: Cleaning) -> None:
     assert cleaning.starts() == [FIRST]
     cleaning.deleted()
-    cleaning.wait(CLEAN_PAUSE_S)
+    cleaning.wait(SHARE_PAUSE_S)
     assert cleaning.starts() == [FIRST, SECOND]
     cleaning.deleted()
     cleaning.wait(3 * CLEAN_INTERVAL_S)
@@ -58,7 +59,7 @@ def test_a_share_waits_for_a_disk_that_is_slow(cleaning: Cleaning) -> None:
     cleaning.wait(3 * CLEAN_INTERVAL_S)
     assert cleaning.starts() == [FIRST]
     cleaning.deleted()
-    cleaning.wait(CLEAN_PAUSE_S)
+    cleaning.wait(SHARE_PAUSE_S)
     assert cleaning.starts() == [FIRST, SECOND]
 
 

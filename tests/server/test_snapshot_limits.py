@@ -39,12 +39,12 @@ def test_snapshots_count_for_the_size_that_is_kept() -> None:
     bench = Bench()
     sizes = sum(len(each) for each in bench.contents.values())
     segment = ClosedSegment(0, 5, 50, -1)
-    manager = bench.snapshots
+    cleaner = bench.snapshots.cleaner
     log = SimpleNamespace(closed_segments=lambda: [segment], size_bytes=100)
-    manager._log = cast(Log, log)
+    cleaner._log = cast(Log, log)
     for retention_bytes, deletes in ((sizes + 100, False), (sizes + 99, True)):
-        manager._settings = replace(manager._settings, retention_bytes=retention_bytes)
-        manager._clean()
+        cleaner._settings = replace(cleaner._settings, retention_bytes=retention_bytes)
+        cleaner.clean()
         asked = [event for event in bench.events if isinstance(event, LogDeletionRequested)]
         assert asked == (
             [LogDeletionRequested(start_offset=5, snapshots=(OLD, NEW))] if deletes else []
