@@ -52,7 +52,7 @@ _KAFKA = "needs a distribution of Kafka; tests/clients runs the same classes"
 _REAL_KAFKA = "needs a real Kafka quorum; tests/kafka"
 _MIGRATION = "follows from what comes before; tests/docs/test_security_migration.py"
 _SECURE = "follows from what comes before; tests/docs/test_security_setup.py"
-_MEMBERS = "needs nodes that are not there; tests/daemon/test_membership.py"
+_MEMBERS = "needs nodes that are not there; tests/docs/test_voter_commands.py runs it"
 _SPARK = "takes a Spark session of its own; tests/pipeline"
 _CLUSTER = "needs a Spark cluster; tests/pipeline/test_cluster.py"
 NOT_HERE = {
@@ -68,7 +68,9 @@ NOT_HERE = {
     "quorumctl remove-voter ": _MEMBERS,
     "quorumctl replace-voter ": _MEMBERS,
     "quorumctl reassign --voters ": _MEMBERS,
-    "quorumctl reassign --cancel": "none is under way; tests/quorumd/test_quorumctl_reassign.py",
+    "quorumctl reassign": _MEMBERS,
+    "quorumctl reassign --watch": _MEMBERS,
+    "quorumctl reassign --cancel": _MEMBERS,
     "async with quorumd.QuorumAdmin(servers) as admin:": _MEMBERS,
     "quorumd-pipeline doctor": _SPARK,
     "quorumd-pipeline run --output tables": _SPARK,
@@ -269,11 +271,7 @@ class Place:
 
     def run_python(self, block: list[str]) -> None:
         """A program, or a piece of one that has a quorum's addresses in `servers`."""
-        text = "\n".join(block)
-        if block[0].startswith("async with"):
-            text = f"async def main():\n{textwrap.indent(text, '    ')}\n\nasyncio.run(main())\n"
-            servers = self.environ["QUORUM_BOOTSTRAP_SERVERS"]
-            text = f"import asyncio\nimport quorumd\nservers = {servers!r}\n{text}"
+        text = program_of(block, self.environ["QUORUM_BOOTSTRAP_SERVERS"])
         (self.folder / "program.py").write_text(self._here(text))
         self.run("python program.py")
 
@@ -287,6 +285,15 @@ class Place:
                 continue
             printed = self.run(command, codes=(0, 1))
             assert without_numbers(printed) == without_numbers(expected), command
+
+
+def program_of(block: list[str], servers: str) -> str:
+    """What a block of Python is as a program: a piece of one is completed."""
+    text = "\n".join(block)
+    if not block[0].startswith("async with"):
+        return text
+    text = f"async def main():\n{textwrap.indent(text, '    ')}\n\nasyncio.run(main())\n"
+    return f"import asyncio\nimport quorumd\nservers = {servers!r}\n{text}"
 
 
 def without_numbers(text: str) -> str:
