@@ -24,8 +24,12 @@ import pytest
 from quorumd.cli.main import cli as quorumctl
 from quorumd.pipeline.cli import cli as quorumd_pipeline
 from quorumd.server.main import cli as quorumd
+from simulation.__main__ import cli as simulation
+from simulation.edges.command import edges
+from simulation.merge import cli as merge
 from tests.docs.shell import BIN, environment, replaced, run_shell
 from tests.pipeline.quick_start import start_quickly
+from tests.support.authority import Authority
 from tests.support.demo_files import configure_demo
 from tests.support.ports import free_ports
 
@@ -44,21 +48,26 @@ LINE_BY_LINE = (*OURS, "make", "kafka-console-producer.sh")
 """A block that begins so is not left out as a whole if its first line cannot run."""
 ENDLESS = {"quorumctl tail --follow": "", "quorumctl watch": "", "quorumd start": " leader "}
 """Interrupted as soon as they have printed a line with this."""
+OBSERVER = "node.id: 9001"
+"""Begins the configuration of a node beside Kafka, which is formatted here."""
 
 _OUTPUT = "no command: what is printed, or in a file"
 _HOSTS = "changes the host; tests/deploy/test_hosts.py"
 _DOCKER = "needs Docker; tests/containers"
-_KAFKA = "needs a distribution of Kafka; tests/clients runs the same classes"
-_REAL_KAFKA = "needs a real Kafka quorum; tests/kafka"
+_KAFKA = "needs a distribution of Kafka; tests/clients/test_kafka_tools.py runs the same classes"
+_REAL_KAFKA = "needs a real Kafka quorum; tests/kafka/test_observer.py"
+_PACKAGES = "fetches packages; tests/packaging/test_distribution.py installs a wheel without"
 _MIGRATION = "follows from what comes before; tests/docs/test_security_migration.py"
+_ITSELF = "it is what runs this"
 _SECURE = "follows from what comes before; tests/docs/test_security_setup.py"
 _MEMBERS = "needs nodes that are not there; tests/docs/test_voter_commands.py runs it"
-_SPARK = "takes a Spark session of its own; tests/pipeline"
+_SPARK = "takes a Spark session of its own; tests/pipeline/test_tables_disk.py"
+_DOCTOR = "takes a Spark session of its own; tests/pipeline/test_doctor.py"
 _CLUSTER = "needs a Spark cluster; tests/pipeline/test_cluster.py"
 NOT_HERE = {
     # README.md
-    "make run": "tests/demo",
-    "make test": "it is what runs this",
+    "make run": "runs until Ctrl-C; tests/demo/test_demo.py runs the demo",
+    "make test": _ITSELF,
     "ClusterId:": _OUTPUT,
     "kafka-console-producer.sh ": _KAFKA,
     "kafka-console-consumer.sh ": _KAFKA,
@@ -72,18 +81,18 @@ NOT_HERE = {
     "quorumctl reassign --watch": _MEMBERS,
     "quorumctl reassign --cancel": _MEMBERS,
     "async with quorumd.QuorumAdmin(servers) as admin:": _MEMBERS,
-    "quorumd-pipeline doctor": _SPARK,
+    "quorumd-pipeline doctor": _DOCTOR,
     "quorumd-pipeline run --output tables": _SPARK,
     # compiling.md
-    "make wheel": "tests/compiled",
-    "make test-compiled ": "runs tests/raft once more",
+    "make wheel": "compiles for minutes; tests/compiled/test_compiled.py builds the same, without optimising",
+    "make test-compiled ": "compiles for minutes, and runs tests/raft once more",
     # CONTRIBUTING.md
-    "make quick": "it is most of what runs this",
+    "make quick": _ITSELF,
     "make fix": "changes the sources",
-    ".venv/bin/python -m pytest ": "it is what runs this",
+    ".venv/bin/python -m pytest ": _ITSELF,
     # architecture.md, storage-format.md
-    "sequenceDiagram": "a diagram",
-    "stateDiagram-v2": "a diagram",
+    "sequenceDiagram": "a diagram; tests/docs/test_sequence_diagrams.py",
+    "stateDiagram-v2": "a diagram; tests/docs/test_documents.py",
     "<storage.dir>/": _OUTPUT,
     # audit.md
     "quorumd-pipeline audit /srv/collected --master ": _CLUSTER,
@@ -91,18 +100,18 @@ NOT_HERE = {
     # kafka.md
     "quorumctl describe --status --bootstrap-server ": _REAL_KAFKA,
     "node.id: 9001": _OUTPUT,
-    "quorumctl export-kafka ": "tests/kafka/test_rescue.py",
-    "quorumd format --config controller.yaml --kafka-log ": _REAL_KAFKA,
+    "quorumctl export-kafka ": "needs the directory of an observer of Kafka; tests/kafka/test_rescue.py",
     # operations.md
     "useradd ": _HOSTS,
     "systemctl ": _HOSTS,
-    "install -m 0644 deploy/prometheus/prometheus.yml ": "tests/deploy/test_alerts.py",
+    "install -m 0644 deploy/prometheus/prometheus.yml ": "changes the host; tests/deploy/test_alerts.py has"
+    " promtool check both files",
     "2026-11-20T20:39:51.749Z INFO ": _OUTPUT,
     "ERROR node ": _OUTPUT,
     "docker ": _DOCKER,
     "cp deploy/.env.example ": _DOCKER,
-    "/opt/quorumd/bin/pip wheel ": "fetches packages",
-    "QUORUMD_COMPILE=1 /opt/quorumd/bin/pip install ": "fetches packages",
+    "/opt/quorumd/bin/pip wheel ": _PACKAGES,
+    "QUORUMD_COMPILE=1 /opt/quorumd/bin/pip install ": _PACKAGES,
     "sed -i '/^quorum.voters:/d' ": _HOSTS,
     "install -D -m 0644 deploy/hosts/joining.yaml ": _HOSTS,
     "install -d -o quorumd -g quorumd -m 0700 /var/lib/quorumd": _HOSTS,
@@ -113,39 +122,38 @@ NOT_HERE = {
     # pipeline.md
     "quorumd-pipeline run -b localhost:9093 --output tables": _SPARK,
     "quorumd-pipeline batch ": _SPARK,
-    "from quorumd.pipeline import read_table, state_as_of": _SPARK,
+    "from quorumd.pipeline import read_table, state_as_of": "in a Spark session;"
+    " tests/pipeline/test_tables_spark.py",
     "tables/": _OUTPUT,
     # security.md
-    "quorumd demo --secure": "tests/demo",
+    "quorumd demo --secure": "runs until Ctrl-C; tests/demo/test_demo.py",
     "install -d -m 0755 /etc/quorumd/tls": _SECURE,
     "quorumd certs check --config /etc/quorumd/controller.yaml": _SECURE,
     "quorumctl describe --command-config ": _SECURE,
     "quorumctl describe -b db1.example.com:9093": _MIGRATION,
     "listener.security.protocol.map: CONTROLLER:SSL": _SECURE,
-    # keys.md
-    "security = quorumd.Security.from_properties(": "tests/quorumd/test_client_tls.py",
     # coordination.md
     "NAME": _OUTPUT,
     # simulation.md
-    "make sim": "takes half an hour",
+    "make sim": "takes half an hour; tests/simulation/test_runs.py",
     "make unreached ": "takes ten minutes",
     "python -m simulation --seeds 1..1000000 ": "takes days; tests/simulation/test_merge.py",
     "python -m simulation --edges": "takes hours; tests/simulation/test_edges.py",
     "raft/": _OUTPUT,
     "python -m simulation.merge ": "tests/simulation/test_merge.py",
     # spark-cluster.md, spark-source.md
-    "python3.11 -m venv ": "fetches packages",
+    "python3.11 -m venv ": _PACKAGES,
     "quorumd-pipeline doctor --master ": _CLUSTER,
     "quorumd-pipeline run -b host1:9093 ": _CLUSTER,
     "quorumd-pipeline audit /mnt/node-1 /mnt/node-2 /mnt/node-3 --master ": _CLUSTER,
     "from quorumd.pipeline.cli import main": _CLUSTER,
     "spark-submit ": _CLUSTER,
-    "tls = ": "tests/pipeline/test_source_tls.py",
-    "kafka.security.protocol=SSL": "tests/pipeline/test_source_tls.py",
+    "tls = ": "in a Spark session; tests/pipeline/test_source_tls.py",
+    "kafka.security.protocol=SSL": "in a Spark session; tests/pipeline/test_source_tls.py",
     "spark = SparkSession.builder.getOrCreate()": _CLUSTER,
     "spark.driver.memory ": _OUTPUT,
     "spark-class ": _CLUSTER,
-    'spark.read.format("quorumd").option(': "tests/pipeline/test_source_batch.py",
+    'spark.read.format("quorumd").option(': "in a Spark session; tests/pipeline/test_source_batch.py",
 }
 """Whole lines, or beginnings of lines that end with a space or a bracket."""
 MISSING = [program for program in ("curl", "kcat") if shutil.which(program) is None]
@@ -203,11 +211,7 @@ class Place:
         configs = [(folder / f"demo-data/node{node}.yaml").read_text() for node in (1, 2, 3)]
         addresses = re.findall(r"^listeners: CONTROLLER://(.+)$", "".join(configs), re.MULTILINE)
         (http,) = re.findall(r"^http\.listen: (.+)$", configs[0], re.MULTILINE)
-        own = f"127.0.0.1:{free_ports(1)[0]}"
-        (folder / "controller.yaml").write_text(
-            f"node.id: 1\nstorage.dir: {folder}/node\nlisteners: CONTROLLER://{own}\n"
-            f"quorum.voters: 1@{own}\n"
-        )
+        make_keys(folder)
         # Later than every record: in seconds alone, now may be before the first one.
         soon = datetime.now(UTC) + timedelta(minutes=1)
         today = soon.isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -231,6 +235,21 @@ class Place:
         self.run(
             "quorumd-pipeline audit demo-data/node1 demo-data/node2 demo-data/node3 --findings audit"
         )
+
+    def begin(self) -> None:
+        """What a document finds: a configured node that is not formatted."""
+        shutil.rmtree(self.folder / "node", ignore_errors=True)
+        self.exports = []
+        own = f"127.0.0.1:{free_ports(1)[0]}"
+        (self.folder / "controller.yaml").write_text(
+            f"node.id: 1\nstorage.dir: {self.folder}/node\nlisteners: CONTROLLER://{own}\n"
+            f"quorum.voters: 1@{own}\n"
+        )
+
+    def configure(self, block: list[str]) -> None:
+        """The node gets this configuration; what it names is not there, so it can be formatted only."""
+        text = "\n".join(block).replace("/var/lib/quorumd", f"{self.folder}/node")
+        (self.folder / "controller.yaml").write_text(f"{text}\n")
 
     def _here(self, text: str) -> str:
         return replaced(text, self._replaced)
@@ -291,7 +310,7 @@ def program_of(block: list[str], servers: str) -> str:
     """What a block of Python is as a program: a piece of one is completed."""
     text = "\n".join(block)
     if not block[0].startswith("async with"):
-        return text
+        return text if "import quorumd" in text else f"import quorumd\n{text}"
     text = f"async def main():\n{textwrap.indent(text, '    ')}\n\nasyncio.run(main())\n"
     return f"import asyncio\nimport quorumd\nservers = {servers!r}\n{text}"
 
@@ -300,16 +319,43 @@ def without_numbers(text: str) -> str:
     return re.sub(r"\d+", "N", text).strip()
 
 
+def make_keys(folder: Path) -> None:
+    """A CA, the key of a client, and properties that name both."""
+    authority = Authority(folder)
+    authority.store("alice", ("localhost",))
+    (folder / "ca.pem").write_bytes(authority.trust.read_bytes())
+    (folder / "client.properties").write_text(
+        f"security.protocol=SSL\nssl.truststore.location={folder}/ca.pem\nssl.truststore.type=PEM\n"
+    )
+
+
 def check_options(statement: str) -> None:
-    """A command line of ours names a command and options that there are."""
+    """A command line of ours names a command and options that exist; one of make or pytest, what exists."""
     statement = statement.removeprefix("runuser -u quorumd -- ")
-    group = OURS.get(statement.partition(" ")[0])
-    if group is None:
-        return
-    _, *words = shlex.split(statement, comments=True)
-    command = group.get_command(click.Context(group), words[0])
-    assert command is not None, statement
-    command.make_parser(click.Context(command)).parse_args(words[1:])
+    program, _, rest = statement.partition(" ")
+    if program == "make":
+        done = run_shell(f"make -n {rest}", folder=ROOT, environ=environment(), timeout_s=30)
+        assert done.returncode == 0, done.stdout
+    elif rest.startswith("-m pytest "):
+        paths = [word for word in shlex.split(rest) if word.startswith("tests/")]
+        assert paths, statement
+        assert all((ROOT / path).exists() for path in paths), statement
+    elif program in ("python", *OURS):
+        _, *words = shlex.split(statement, comments=True)
+        command, words = command_of(program, words)
+        assert command is not None, statement
+        command.make_parser(click.Context(command)).parse_args(words)
+
+
+def command_of(program: str, words: list[str]) -> tuple[click.Command | None, list[str]]:
+    """The command that a line names, and the words behind its name."""
+    if program == "python":
+        _, module, *words = words
+        if module == "simulation" and words[:1] == ["--edges"]:
+            return edges, words[1:]
+        return {"simulation": simulation, "simulation.merge": merge}.get(module), words
+    group, (name, *words) = OURS[program], words
+    return group.get_command(click.Context(group), name), words
 
 
 def run_lines(place: Place, statements: list[str]) -> None:
@@ -346,11 +392,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     ],
 )
 def test_what_a_document_says_works(document: Path, place: Place) -> None:
-    place.exports = []
-    shutil.rmtree(place.folder / "node", ignore_errors=True)
+    place.begin()
     for block in blocks_of(document):
         statements = statements_of(block)
-        if entry_of(statements[0]) and statements[0].split()[0] not in LINE_BY_LINE:
+        if statements[0] == OBSERVER and any("storage.dir" in line for line in block):
+            place.configure(block)
+        elif entry_of(statements[0]) and statements[0].split()[0] not in LINE_BY_LINE:
             for statement in statements:
                 check_options(statement)
         elif is_python(block):
@@ -369,3 +416,16 @@ def test_all_that_is_said_not_to_run_is_in_a_document() -> None:
         for statement in statements_of(block)
     ]
     assert NOT_HERE.keys() - set(map(entry_of, statements)) == set()
+
+
+def test_tests_that_run_what_does_not_run_here_are_there() -> None:
+    named = {path for why in NOT_HERE.values() for path in re.findall(r"\btests/[\w/.]+\w", why)}
+    assert len(named) > 15
+    assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+def test_what_does_not_run_here_runs_in_another_test_or_says_why_in_none() -> None:
+    in_none = {start for start, why in NOT_HERE.items() if "tests/" not in why and why != _OUTPUT}
+    assert in_none == {
+        *("make test", "make quick", ".venv/bin/python -m pytest ", "make fix", "make unreached "),
+    }
