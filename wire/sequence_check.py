@@ -3,7 +3,8 @@
 Every reader and writer of batches asks here what is wrong with one that is out of order. Where a loop
 runs once for each batch of a log it compares the offset and the epoch in place, which costs no call, and
 asks only about a batch that is not the plain next one of the same epoch.
-`quorumd.pipeline.parse.headers` has the same rule for arrays of headers.
+`quorumd.pipeline.parse.headers` has the same rule for arrays of headers. A test lists these places
+(`tests/architecture/test_sequence_check.py`).
 """
 
 from __future__ import annotations
