@@ -18,7 +18,7 @@ from quorumd.config.secrets import Secret
 
 
 class SecurityProtocol(StrEnum):
-    """What is spoken on a listener."""
+    """The protocol that a listener speaks."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"

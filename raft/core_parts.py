@@ -78,7 +78,7 @@ class UnconfirmedEnd:
 
 @dataclass(slots=True)
 class KnownLeader:
-    """What is known of the leader beside its key; times are ms."""
+    """Knowledge of the leader beside its key; times are ms."""
 
     endpoints: tuple[Endpoint, ...] = ()
     """Of all its listeners that are known."""
@@ -110,7 +110,7 @@ class KnownLeader:
 
 @dataclass(slots=True)
 class PeerConnections:
-    """What connections say of the processes at their other end, by replica id."""
+    """The processes at the other ends of connections, by replica id."""
 
     unreachable: set[int] = field(default_factory=set)
     """Replicas whose processes are known to be gone."""
@@ -154,7 +154,7 @@ class FailedDownload:
 
 @dataclass(slots=True)
 class BootstrapState:
-    """What a replica learns until the first voters are known (KIP-856, bootstrapping)."""
+    """State of a replica until the first voters are known (KIP-856, bootstrapping)."""
 
     first_voters_are_known: bool = False
     """Once they are, they are for ever."""
@@ -176,7 +176,7 @@ class EndpointRegistration:
 
 @dataclass(slots=True)
 class WitnessState:
-    """Whether this witness campaigns; of no meaning on others."""
+    """State of a witness that decides if it campaigns; of no meaning on others."""
 
     must_lead: bool = False
     """It holds records that the others lack."""
@@ -186,7 +186,7 @@ class WitnessState:
 
 @dataclass(slots=True)
 class KafkaLogState:
-    """What a replica of a Kafka quorum's log remembers; of no meaning on others. Times are ms."""
+    """State of a replica of a Kafka quorum's log; of no meaning on others. Times are ms."""
 
     next_record_ms: int = 0
     """When the high watermark may be written to disk again."""

@@ -12,7 +12,7 @@ from quorumd.raft.types import ReplicaKey, VoterSet
 
 @dataclass(frozen=True, slots=True)
 class Electorate:
-    """What the latest voter set means to this replica, worked out once for each set."""
+    """The latest voter set as this replica sees it, worked out once for each set."""
 
     entry: VoterEntry
     voters: VoterSet

@@ -71,7 +71,7 @@ class FetchRequestReceived:
 
 @dataclass(slots=True, kw_only=True)
 class LeaderHint:
-    """What a response says about its sender's epoch and leader."""
+    """Epoch and leader as the sender of a response knows them."""
 
     epoch: int
     leader_id: int | None = None
@@ -169,7 +169,7 @@ class FetchSnapshotResponseReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotVerified:
-    """What was copied is sound, and names these voters; or `problem` says what is wrong with it."""
+    """A copied snapshot is sound, and names these voters; or `problem` says what is wrong with it."""
 
     snapshot: SnapshotId
     voters: VotersRecord | None = None
@@ -296,7 +296,7 @@ class TransferRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterChangeResponseReceived:
-    """What the leader says to UpdateVoter, AddVoter or RemoveVoter."""
+    """The leader's response to UpdateVoter, AddVoter or RemoveVoter."""
 
     request_id: int
     error: str | None

@@ -150,7 +150,7 @@ class RaftNode:
         return self._finish(core)
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """What this event asks for, in order. `now_ms` never goes back."""
+        """Take an event; returns the effects that it asks for, in order. `now_ms` never goes back."""
         core = self.core
         assert now_ms >= core.now_ms, "time goes back"
         core.now_ms = now_ms

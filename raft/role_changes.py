@@ -99,7 +99,7 @@ def follow_voter_set(core: Core) -> None:
 
 
 def take_role(core: Core) -> None:
-    """That of a voter, or of an observer, by the latest voter set and what of it is committed."""
+    """Take the role of a voter, or of an observer, by the latest voter set and what of it is committed."""
     if core.is_voter and isinstance(core.state, Observer):
         if core.leader is not None:
             fetch_deadline = core.now_ms + core.config.fetch_timeout_ms

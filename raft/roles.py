@@ -13,7 +13,7 @@ from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, Voter
 
 
 class Role(StrEnum):
-    """What a replica is in its epoch."""
+    """The role of a replica in its epoch."""
 
     UNATTACHED = "unattached"
     FOLLOWER = "follower"
@@ -73,7 +73,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class FetchProgress:
-    """What the leader knows of another replica. Times are the leader's, in ms; None is never."""
+    """Progress of another replica as the leader knows it. Times are the leader's, in ms; None is never."""
 
     end_offset: int = -1
     last_fetch_ms: int | None = None
@@ -99,7 +99,7 @@ class ParkedFetch:
 
 
 class ChangeKind(StrEnum):
-    """What is to happen to the voter set."""
+    """The kind of a change of the voter set."""
 
     ADD = "add"
     REMOVE = "remove"

@@ -53,7 +53,7 @@ class PendingVoterChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftStatus:
-    """Where a replica stands, after the last step."""
+    """State of a replica after the last step, for everything outside the rules."""
 
     role: Role
     epoch: int

@@ -29,7 +29,7 @@ _TLS_1_3_CODE: Final = b"\x03\x04"
 
 
 class Contexts:
-    """Where one side's new connections come from.
+    """Makes the TLS objects of one side's new connections.
 
     OpenSSL keeps the TLS 1.2 sessions of a server's context, and lets clients take them up again: past the
     check of their certificates, and a session each in memory. Python has no switch for that. So each TLS 1.2

@@ -37,7 +37,7 @@ _INLINE_TRUST = "ssl.truststore.certificates"
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What one side's stores hold. Two are equal if they hold the same certificates and lists."""
+    """One side's keys and certificates. Two are equal if they hold the same certificates and lists."""
 
     key: PrivateKeyTypes | None = field(repr=False, compare=False)
     """Its certificate says which one it is."""

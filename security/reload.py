@@ -43,7 +43,7 @@ class Renewable(Protocol):
 
 
 class Outcome(Enum):
-    """What a check of the files has shown."""
+    """The outcome of a check of the files."""
 
     SAME = "same"
     UNSETTLED = "unsettled"

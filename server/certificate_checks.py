@@ -77,7 +77,7 @@ def port_warnings(port: TlsPort, material: Material | None = None) -> list[tuple
 
 
 def certificate_report(config: Config) -> Iterator[str]:
-    """What is in use on each port, and until when, line by line; then what is dangerous."""
+    """Lines that say what is in use on each port, and until when; then lines that say what is dangerous."""
     if not config.tls_ports:
         yield "nothing is TLS: listener.security.protocol.map and http.security.protocol name no SSL"
         return

@@ -27,7 +27,7 @@ IOV_MAX = 1024
 
 
 class FileSystem(Protocol):
-    """What storage/ needs of an operating system. Handles are small integers."""
+    """The part of an operating system that storage/ uses. Handles are small integers."""
 
     def open(self, path: Path, *, writable: bool = False, create: bool = False) -> int:
         """Opens a regular file, and nothing else; `create` makes an empty one if there is none.

@@ -58,7 +58,7 @@ class ExportRefused(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaExport:
-    """What the directory of a controller will hold. Offsets are exclusive ends, but for the start.
+    """The content of the directory for a controller. Offsets are exclusive ends, but for the start.
 
     `known_end` is what the observer knew to be committed, `log_end` what it had. `newest_ms` is the time
     of the last batch that is taken, -1 if there is none behind the snapshot.

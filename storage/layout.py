@@ -54,7 +54,7 @@ def partition_directory(storage_dir: Path) -> Path:
 
 
 def kafkas_own_files(storage_dir: Path) -> tuple[Path, ...]:
-    """What Kafka's nodes and tools write, and quorumd does not; each may be missing."""
+    """Files that Kafka's nodes and tools write, and quorumd does not; each may be missing."""
     directory = partition_directory(storage_dir)
     return (
         storage_dir / KAFKA_BOOTSTRAP,

@@ -175,7 +175,7 @@ class Log:
 
     @property
     def size_bytes(self) -> int:
-        """What the log takes on disk but for the zeros written ahead; any thread."""
+        """The size of the log on disk but for the zeros written ahead; any thread."""
         return self._table.size_bytes if self._unfinished_reset() is None else 0
 
     def closed_segments(self) -> list[ClosedSegment]:

@@ -45,7 +45,7 @@ from quorumd.wire.sequence_check import epoch_problem, offset_problem
 
 @dataclass(slots=True)
 class ChunkSummary:
-    """What a caller already knows about all batches of a chunk, which saves walking through it.
+    """Epoch and timestamps of a chunk whose caller knows them already, which saves walking through it.
 
     `epoch` is that of every batch; `max_timestamp` (ms) the greatest of their headers, and
     `max_timestamp_offset` the last offset of the first batch that has it.

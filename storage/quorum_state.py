@@ -30,7 +30,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumState:
-    """What a replica must not forget.
+    """The content of quorum-state.json: the epoch, leader and vote that a replica must not forget.
 
     `applied_offset` is a committed end offset (exclusive) known when the file was last written: the
     log must never end below it. Without a file: epoch 0, no leader, no vote.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What a start found and did. `cut_bytes` counts the torn tail without the zeros behind it;
+    """The findings of a start, and its repairs. `cut_bytes` counts the torn tail without the zeros behind it;
     `cut_reason` says what is wrong with the batch that it begins with.
 
     `dropped_end_offset`: where a log ended that was given up for a newer snapshot, None if none was.

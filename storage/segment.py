@@ -29,7 +29,7 @@ RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 
 @dataclass(slots=True)
 class Segment:
-    """What the log knows of a segment. `end_offset` is exclusive, `size_bytes` the data's end.
+    """A segment as the log knows it. `end_offset` is exclusive, `size_bytes` the data's end.
 
     `max_timestamp` is -1 in an empty segment; `max_timestamp_offset` is the last offset of the first
     batch that has it. `index` is None once the segment is closed: then the indexes are on disk.

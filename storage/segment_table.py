@@ -34,7 +34,7 @@ class SegmentView(NamedTuple):
 
 
 class OffsetLocation(NamedTuple):
-    """Where an offset is, and the bounds of the log at that moment; `end_offset` is exclusive.
+    """The segment of an offset, and the bounds of the log at that moment; `end_offset` is exclusive.
 
     An offset below the start gets the first segment.
     """

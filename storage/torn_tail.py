@@ -32,7 +32,7 @@ _SECTOR_BYTES = 512
 
 
 class Tail(NamedTuple):
-    """What is behind the last good batch.
+    """The bytes behind the last good batch, and how they came to be.
 
     `torn_bytes`: up to the last byte that is neither zero nor of the mark that ends a write; 0 if
     there is nothing else. `valid_after`: position of a valid batch among them, or None. `damage`

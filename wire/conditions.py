@@ -50,7 +50,7 @@ class Condition(NamedTuple):
 
 
 class ManyKeys(NamedTuple):
-    """Those of a batch of more than KEYS_MAX records: the last place of each, and their bytes at the most."""
+    """Keys of a batch of more than KEYS_MAX records: the last place of each, and a bound of their bytes."""
 
     places: dict[bytes | None, int]
     key_bytes: int

@@ -153,7 +153,7 @@ class ProducerStatesProducer(Struct):
 
 
 class ProducerStates(Message, versions="0", flexible="0+"):
-    """What is remembered of idempotent producers, those first that wrote longest ago.
+    """The state of idempotent producers, in the order of their last writes, the oldest first.
 
     A snapshot with many producers has several of these records, one continuing the other.
     """

@@ -44,7 +44,7 @@ class CheckedPart(NamedTuple):
 
 
 class PackedRecords:
-    """Those of a compressed batch that passed `check_produced`, on their way through the check."""
+    """The records of a compressed batch that passed `check_produced`, on their way through the check."""
 
     def __init__(
         self,

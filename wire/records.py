@@ -92,7 +92,7 @@ def iter_records(
 
 
 class RecordPlace(NamedTuple):
-    """Where a record is in a log and in time (ms), and its size."""
+    """The place of a record in a log and in time (ms), and its size."""
 
     offset: int
     timestamp: int

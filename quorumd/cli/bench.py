@@ -58,7 +58,7 @@ Examples:
 
 
 class BenchLoad:
-    """What one run sends."""
+    """The load that one run sends."""
 
     def __init__(
         self, *, clients: int, seconds: float, record_bytes: int, batch_records: int, in_flight: int
@@ -71,7 +71,7 @@ class BenchLoad:
 
 
 class BenchTally:
-    """What has been measured: a latency in ms for each acknowledged batch, and the failures."""
+    """Measurements of a run: a latency in ms for each acknowledged batch, and the failures."""
 
     def __init__(self) -> None:
         self.latencies_ms = array("d")

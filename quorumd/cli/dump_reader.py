@@ -26,7 +26,7 @@ NOT_DAMAGED = (TailKind.NONE, TailKind.ZEROS)
 
 @dataclass(slots=True)
 class FileSummary:
-    """What one file holds. Offsets are -1 without any batch; `next_offset` is exclusive."""
+    """Summary of one file. Offsets are -1 without any batch; `next_offset` is exclusive."""
 
     batches: int = 0
     records: int = 0

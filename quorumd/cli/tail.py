@@ -61,7 +61,7 @@ Examples:
 
 
 class TailRange:
-    """Where to begin and when to stop, as the options say."""
+    """The range to read, as the options say: its beginning, and when to stop."""
 
     def __init__(
         self, *, from_offset: int | None, lines: int, max_records: int | None, follow: bool

@@ -46,7 +46,7 @@ Exit codes: 0 sound, 1 something could not be read, 2 wrong usage or nothing the
 
 @dataclass(slots=True)
 class VerifyOutcome:
-    """What was found at one path. Of very many findings only the first are listed."""
+    """Findings at one path. Of very many only the first are listed."""
 
     subject: Subject
     findings: list[Finding] = field(default_factory=list)

@@ -84,7 +84,7 @@ T = TypeVar("T")
 
 
 class Companion(Protocol):
-    """What belongs to a client."""
+    """An object that belongs to a client, and is closed with it."""
 
     def close(self) -> None: ...
 

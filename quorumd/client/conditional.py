@@ -40,7 +40,7 @@ _READ_AGAIN: Final = re.compile(r"Read again from offset (\d+): ")
 
 
 class AppendingClient(Protocol):
-    """What is needed of a QuorumClient."""
+    """The part of QuorumClient that conditional appends use."""
 
     async def append(
         self, records: Iterable[Record], *, whole: bool, timeout_ms: int, idempotent: bool

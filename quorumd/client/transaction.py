@@ -115,7 +115,7 @@ class Transaction:
 
 
 class FollowedView(Protocol):
-    """What is needed of a KeyValueView."""
+    """The part of KeyValueView that transactions use."""
 
     async def wait_for(self, offset: int, *, timeout_ms: int) -> None: ...
 

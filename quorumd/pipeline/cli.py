@@ -30,7 +30,7 @@ TRACEBACK_VARIABLE = "QUORUMD_PIPELINE_TRACEBACK"
 
 
 class CommandEntry(NamedTuple):
-    """Where a subcommand is, and what the list of them says of it."""
+    """A subcommand: its place, and its line in the list of them."""
 
     module: str
     attribute: str

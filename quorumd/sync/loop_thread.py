@@ -222,7 +222,7 @@ class _Call(Generic[T]):
 
 
 class Twin(Protocol):
-    """What stands for an object of the library."""
+    """Stands for an object of the library, and does its calls in the loop."""
 
     _thread: LoopThread
     _inner: Any

@@ -119,7 +119,7 @@ class HostClient:
 
 
 def environment() -> dict[str, str]:
-    """That of nodes: this process's, without what would override their configuration."""
+    """The environment of nodes: this process's, without what would override their configuration."""
     return {
         name: value
         for name, value in os.environ.items()

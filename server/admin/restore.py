@@ -48,7 +48,7 @@ class DamagedBackup(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredNode:
-    """What a directory holds now, and for which quorum."""
+    """The result of a restore: what the directory holds now, and for which quorum."""
 
     manifest: BackupManifest
     meta: MetaProperties

@@ -51,7 +51,7 @@ class DemoError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFiles:
-    """Where one node of the demo keeps its things, and where it is reached."""
+    """Files and addresses of one node of the demo."""
 
     node_id: int
     config_path: Path
@@ -63,7 +63,7 @@ class NodeFiles:
 
 @dataclass(frozen=True, slots=True)
 class ClientFiles:
-    """What a client of a demo with TLS needs."""
+    """Files for clients of a demo with TLS."""
 
     properties: Path
     store: Path

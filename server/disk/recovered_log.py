@@ -16,7 +16,7 @@ from quorumd.storage.snapshot_store import SnapshotStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredLog:
-    """What a start found in a partition's directory.
+    """The contents of a partition's directory after a start.
 
     `facts` are those of the snapshots, ascending; the newest does not stand for `new_bytes` of records.
     """

@@ -47,7 +47,7 @@ RECOUNT_BYTES: Final = 2**20
 
 
 class ClientBatches(Protocol):
-    """Who has the clients' batches."""
+    """Holds the clients' batches until the rules give them their place: the handler of Produce."""
 
     def take_batches(self, effect: AppendClient) -> Chunk:
         """The batches under this token, stamped with offset and epoch, as one chunk."""

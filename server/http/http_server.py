@@ -70,7 +70,7 @@ class Page(NamedTuple):
 
 
 class HttpTls(NamedTuple):
-    """What HTTP takes to be TLS."""
+    """The TLS side of the HTTP server."""
 
     secured: Callable[[Callable[[], Upper]], Callable[[], TlsStream]]
     """Puts TLS below protocols of this factory."""

@@ -179,7 +179,7 @@ class PartitionView(Protocol):
         """Voters that no address is known for."""
 
     def pending_changes(self) -> tuple[PendingChange, ...]:
-        """What was asked for and is not committed yet; empty if this node does not lead."""
+        """Voter changes that were asked for and are not committed yet; empty if this node does not lead."""
 
     # -- the replicas
 

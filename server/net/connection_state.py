@@ -29,7 +29,7 @@ class CloseReason(StrEnum):
 
 
 class ConnectionState(Enum):
-    """What a connection does with the bytes that arrive, and with responses."""
+    """State of a connection: how it treats bytes that arrive, and responses."""
 
     NEW = "new"
     """Not taken yet: the event loop has not announced it, or there were too many."""

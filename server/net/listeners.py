@@ -121,7 +121,7 @@ class Listeners:
 
     @property
     def connections(self) -> frozenset[Connection]:
-        """Those that are open now."""
+        """The connections that are open now."""
         return frozenset(self._group.connections)
 
     def is_peer(self, connection: Connection) -> bool:

@@ -18,7 +18,7 @@ TLS_HERE: Final = "TLS on a listener that is plaintext here"
 
 
 class Ends(NamedTuple):
-    """Who is connected. `is_local`: the other end is on this host."""
+    """Both ends of a connection. `is_local`: the other end is on this host."""
 
     peer: str = "?"
     ip: str = ""

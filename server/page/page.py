@@ -170,7 +170,7 @@ class QuorumPage:
         return _json_page(await self.now())
 
     async def now(self) -> dict[str, object]:
-        """What `/page.json` holds."""
+        """The content of `/page.json`."""
         report, on_disk = await asyncio.gather(self._leader.report(), self._disk_figures())
         source, view, partition = self._source, self._source.view, report.partition
         self._watch()

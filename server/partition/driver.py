@@ -43,7 +43,7 @@ HELD: Final = frozenset({SendReply, SendRequest, VerifySnapshot})
 
 
 class PartitionStorage(Protocol):
-    """Where records and state go: the log and its disk, in the order of the calls."""
+    """The log and its disk, which take records and state in the order of the calls."""
 
     def append_control(self, effect: AppendControl) -> None: ...
     def append_client(self, effect: AppendClient) -> None: ...
@@ -59,7 +59,7 @@ class PartitionStorage(Protocol):
 
 
 class PartitionListener(Protocol):
-    """Who hears the news."""
+    """Is called for effects that concern neither disk nor peers: roles, commits, snapshots, failures."""
 
     def on_high_watermark(self, effect: AnnounceHighWatermark) -> None: ...
     def on_role(self, effect: AnnounceRole) -> None: ...

@@ -21,7 +21,7 @@ class NotThisPeer(CertificateProblem):
 
 @dataclass(frozen=True, slots=True)
 class LinkSecurity:
-    """What all links of a node share."""
+    """TLS as all links of a node share it."""
 
     side: TlsSide
     handshakes: Handshakes

@@ -80,7 +80,7 @@ MAX_VERSIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OutboundSettings:
-    """What all channels of a node share. `listener` is the name of the peers' listener.
+    """Settings of all channels of a node. `listener` is the name of the peers' listener.
 
     `fetch_wait_ms` is how long a fetch may wait for records at the leader.
     """
@@ -93,7 +93,7 @@ class OutboundSettings:
 
 
 class Use(IntEnum):
-    """What a channel is for."""
+    """The purpose of a channel to a peer."""
 
     FETCHES = auto()
     ELECTIONS = auto()

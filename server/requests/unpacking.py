@@ -19,7 +19,7 @@ UNPACKINGS_MAX: Final = 2
 
 
 class Unpackings:
-    """Those of a process that are under way."""
+    """The unpackings of a process that are under way."""
 
     def __init__(self) -> None:
         self._under_way = 0

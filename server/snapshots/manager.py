@@ -389,7 +389,7 @@ class SnapshotManager:
         return self._copies.progress(self._known.facts)
 
     def work(self) -> SnapshotWork:
-        """Who copies from here, and what is built."""
+        """The replicas that copy from here, and the build that goes on."""
         copies = self.copies_under_way()
         if self._building is None:
             return SnapshotWork(copies)

@@ -28,7 +28,7 @@ class Deletable(NamedTuple):
 
 
 class Deletion(NamedTuple):
-    """Where the log is to start, and how many of the oldest snapshots go."""
+    """The planned start of the log, and how many of the oldest snapshots go."""
 
     start_offset: int
     snapshots_dropped: int

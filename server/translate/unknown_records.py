@@ -33,7 +33,7 @@ def unknown_records(data: bytes) -> Iterator[str]:
 
 
 class KafkaNews(NamedTuple):
-    """What batches of a Kafka log hold that concerns its voters."""
+    """Unknown records and levels of features in batches of a Kafka log: of interest to voters."""
 
     unknown: tuple[str, ...]
     """Different names, as `unknown_records` has them."""

@@ -32,7 +32,7 @@ _EPOCHS_REMEDY = (
 
 @dataclass(slots=True, kw_only=True)
 class LogFacts:
-    """What a log holds: offsets `start_offset` .. `end_offset` (exclusive).
+    """A verified log: offsets `start_offset` .. `end_offset` (exclusive).
 
     `last_epoch` is that of the last record, -1 if there is none. `unfinished_bytes` are behind the
     data of the last segment.

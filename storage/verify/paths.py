@@ -52,7 +52,7 @@ class NothingToVerify(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What lies at a path. `size_bytes` is about what has to be read."""
+    """The thing at a path that is verified. `size_bytes` is about what has to be read."""
 
     kind: PathKind
     path: Path

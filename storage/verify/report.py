@@ -49,7 +49,7 @@ def finding_of(error: StorageError) -> Finding:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """Where a verification reports while it runs.
+    """Takes the findings and the progress of a verification while it runs.
 
     A note is a sentence on what is no damage; `on_bytes` gets how many more bytes were read;
     `pause` is called before something is read again.

@@ -22,6 +22,11 @@ DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
+REPLACED = re.compile(
+    r"wish|newcomer|doubtful|useless|whereabouts|outbid|hurry|nobody|somebody|whoever"
+    r"|tell_leader|told_in|going_back|strike_voters|leave_out|quorum_?back",
+    re.IGNORECASE,
+)
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
 
 
@@ -73,6 +78,19 @@ def test_the_words_of_the_glossary_are_those_of_the_code() -> None:
     assert len(words) > 60
     assert unused == []
     assert len(words) == len(set(words))
+
+
+def test_words_that_the_glossary_replaced_do_not_come_back() -> None:
+    """As parts of names; text may use them in their everyday sense."""
+    folders = (*LINKED, "quorumd", "simulation", "chaos")
+    names = {
+        f"{module.path}: {name}"
+        for folder in folders
+        for module in modules_below(folder)
+        for name in re.findall(r"\b(?:class|def) (\w+)", module.text)
+        if REPLACED.search(name)
+    }
+    assert names == set()
 
 
 def test_the_keys_of_the_configuration_are_explained_as_they_are_declared() -> None:

@@ -28,7 +28,7 @@ _new_tuple = tuple.__new__
 
 
 class FetchEndpoint(NamedTuple):
-    """Where a node listens; `port` is an int32 in this message."""
+    """The address of a node's listener; `port` is an int32 in this message."""
 
     node_id: int
     host: str

@@ -33,7 +33,7 @@ _NO_OFFSETS: Final = b"\xff" * 16
 
 
 class ProduceHead(NamedTuple):
-    """What a Produce request of one partition says before its records.
+    """The fields of a Produce request of one partition before its records.
 
     `topic` is its name as UTF-8, or from version 13 its id.
     """

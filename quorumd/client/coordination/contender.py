@@ -37,7 +37,7 @@ _NEVER: Final = float("-inf")
 
 
 class Intent(Enum):
-    """What a write is for."""
+    """The purpose of a write."""
 
     QUEUE = "queue"
     ACQUIRE = "acquire"

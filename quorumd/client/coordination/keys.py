@@ -18,7 +18,7 @@ _CLAIM_CHARACTERS: Final = 32
 
 
 class ClaimKind(Enum):
-    """What a name is the name of. Its value is part of the key."""
+    """The kind of claim that a name stands for. Its value is part of the key."""
 
     LOCK = "locks"
     ELECTION = "elections"

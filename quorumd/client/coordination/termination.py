@@ -20,13 +20,13 @@ END_WITHIN_S: Final = 5.0
 
 
 class Releasable(Protocol):
-    """What can be given back."""
+    """A claim that can be given back."""
 
     def release(self) -> Coroutine[Any, Any, bool]: ...
 
 
 class Termination:
-    """What this process has to give back, each with the task that wants it. There is one: TERMINATION."""
+    """The claims that this process has to give back, each with its task. There is one: TERMINATION."""
 
     def __init__(self) -> None:
         self._guarded: dict[

@@ -48,7 +48,7 @@ class FileRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """What a file holds: ranges in its order, offsets `start_offset` .. `end_offset` (exclusive).
+    """The content of a file: ranges in its order, offsets `start_offset` .. `end_offset` (exclusive).
 
     `tail` is what lies behind the data; an unfinished write (TORN) and zeros are no damage. Each of
     `damages` names a place where no batch is, or where another one should be; a batch with a wrong CRC

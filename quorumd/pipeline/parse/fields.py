@@ -63,7 +63,7 @@ class RecordFields:
     bad: Bools
 
     def select(self, which: Bools) -> RecordFields:
-        """Those of some of the records."""
+        """The fields of some of the records."""
         return RecordFields(
             self.timestamp_deltas[which],
             self.offset_deltas[which],

@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to begin or end: an offset, EARLIEST or LATEST; or, if it is given, a timestamp (ms)."""
+    """The begin or the end of a read: an offset, EARLIEST or LATEST; or, if it is given, a timestamp (ms)."""
 
     offset: int
     timestamp_ms: int | None = None
