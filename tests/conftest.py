@@ -75,6 +75,8 @@ MARKS_FOR_PROGRAMS = {
     **{name: {"browser"} for name in browser.NAMES},
 }
 """Who starts such a program has one of these marks."""
+NOT_QUICK = frozenset({"browser", "compiled", "java", "live", "long", "sim", "spark"})
+"""Who starts any other program, Python or git for example, has one of these: `make quick` leaves it out."""
 SHARED = re.compile(
     r"^def test_\w+\([^)]*\b(?:(?:kafka|first): (Kafka)|spark: (Spark))", re.MULTILINE
 )
@@ -147,11 +149,12 @@ def _check_start(event: str, arguments: tuple[object, ...]) -> None:
     if event != "subprocess.Popen" or _marks is None:
         return
     executable, words = Path(os.fsdecode(arguments[0])), arguments[1]
-    wanted = MARKS_FOR_PROGRAMS.get(executable.name, set())
+    wanted = MARKS_FOR_PROGRAMS.get(executable.name, NOT_QUICK)
     is_made_up = executable.is_relative_to(tempfile.gettempdir()) and BIN not in executable.parents
     asks_version = isinstance(words, list) and "-version" in words
-    if wanted and not wanted & _marks and not is_made_up and not asks_version:
-        raise AssertionError(f"who starts {executable} is marked {' or '.join(sorted(wanted))}")
+    if not wanted & _marks and not is_made_up and not asks_version:
+        names = "live, or long" if wanted is NOT_QUICK else " or ".join(sorted(wanted))
+        raise AssertionError(f"who starts {executable} is marked {names}")
 
 
 sys.addaudithook(_check_start)

@@ -20,6 +20,9 @@ PROGRAM = Path(sys.executable).with_name("quorumd")
         ("quorumctl", "live"),
         ("java", "java or spark"),
         ("chromium", "browser"),
+        ("git", "live, or long"),
+        ("python3.11", "live, or long"),
+        ("sh", "live, or long"),
     ],
 )
 def test_a_test_without_its_mark_starts_no_program(program: str, marks: str) -> None:

@@ -204,6 +204,7 @@ def test_a_folder_inside_of_a_room_and_the_list_of_its_names_are_rooms_where_the
     assert not {name.split(".")[1] for name in LIBRARY.imports} & {*LINKED}
 
 
+@pytest.mark.live
 def test_the_page_tls_and_the_demo_are_loaded_late() -> None:
     """A node without http.listen, or without TLS, and every command that starts none, do without them."""
     code = (

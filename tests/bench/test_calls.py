@@ -32,6 +32,7 @@ signal.raise_signal(signal.SIGUSR2)
 """
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("instructions", ["", "1"])
 def test_calls_of_all_threads_are_counted_by_function(tmp_path: Path, instructions: str) -> None:
     tree, folder = tmp_path / "tree", tmp_path / "counts"

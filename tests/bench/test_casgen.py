@@ -145,6 +145,7 @@ def run(protocol: str, server: Server, *words: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("protocol", SERVERS)
 def test_who_is_alone_with_its_key_is_never_refused(protocol: str) -> None:
     with running(protocol) as server:
@@ -156,6 +157,7 @@ def test_who_is_alone_with_its_key_is_never_refused(protocol: str) -> None:
         assert result["writes"] > 3
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("protocol", SERVERS)
 def test_who_is_refused_learns_the_newest_version_and_tries_again(protocol: str) -> None:
     with running(protocol) as server:
@@ -169,6 +171,7 @@ def test_who_is_refused_learns_the_newest_version_and_tries_again(protocol: str)
         )
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("protocol", SERVERS)
 def test_at_a_rate_writes_are_due_whether_others_are_answered_or_not(protocol: str) -> None:
     with running(protocol) as server:
@@ -180,6 +183,7 @@ def test_at_a_rate_writes_are_due_whether_others_are_answered_or_not(protocol: s
         assert server.refused == 0
 
 
+@pytest.mark.live
 def test_at_a_rate_a_write_that_waits_for_a_free_client_has_waited() -> None:
     with running("quorumd") as server:
         answer = server.answer

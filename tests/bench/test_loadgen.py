@@ -21,9 +21,12 @@ from crc32c import crc32c
 
 from bench.common import loadgen
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler"
-)
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(
+        shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler"
+    ),
+]
 TOPIC = b"__cluster_metadata"
 HEAD = struct.Struct(">hhih7shhi")  # key, version, correlation, client id, transaction, acks, time
 NOT_LEADER = 6

@@ -65,6 +65,7 @@ def test_what_a_python_has_installed_is_named_by_its_commit(
         assert not installed.environ["PYTHONPATH"]
 
 
+@pytest.mark.live
 def test_a_build_is_this_tree_or_another_folder_and_nothing_else_is() -> None:
     with build() as own, build(str(ROOT)) as same:
         assert own.command == same.command

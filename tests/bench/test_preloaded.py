@@ -37,6 +37,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.live
 @needs_compiler
 def test_a_sync_takes_longer_by_what_the_file_says(tmp_path: Path) -> None:
     library = compiled("slow_sync.c", "slow_sync.so", "-shared", "-fPIC")

@@ -41,6 +41,7 @@ def run(command: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     "module", sorted(set(re.findall(r"python -m (bench\.\w+)", README.read_text())))
 )

@@ -40,6 +40,7 @@ uvloop.run(main())
 """
 
 
+@pytest.mark.live
 @pytest.mark.skipif(
     shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler"
 )

@@ -511,6 +511,7 @@ def test_every_problem_is_listed_at_once_in_the_order_of_the_file(write: Write) 
         load(path, {"QUORUMD_HTTP_LISTEN": "x"})
 
 
+@pytest.mark.live
 def test_a_path_that_the_locale_cannot_write_is_refused(write: Write) -> None:
     path = write({"storage.dir": "d\u00e4t\u00e4"})
     code = (

@@ -347,6 +347,7 @@ def enter(
         )
 
 
+@pytest.mark.live
 def test_bootstrap_formats_for_a_new_quorum_and_ends(tmp_path: Path) -> None:
     done = enter(tmp_path, "start", how="bootstrap")
     assert done.returncode == 0, done.stderr
@@ -355,6 +356,7 @@ def test_bootstrap_formats_for_a_new_quorum_and_ends(tmp_path: Path) -> None:
     assert not (tmp_path / "data" / ".lock").exists(), "the node was started"
 
 
+@pytest.mark.live
 def test_bootstrap_never_starts_a_node_that_is_formatted(tmp_path: Path) -> None:
     enter(tmp_path, "start", how="bootstrap")
     before = (tmp_path / "data" / "meta.properties").read_bytes()
@@ -376,12 +378,14 @@ def test_an_empty_volume_joins_unless_told_otherwise(tmp_path: Path, how: str | 
     assert (tmp_path / "data" / ".lock").exists(), done.stderr
 
 
+@pytest.mark.live
 def test_another_word_is_refused_and_formats_nothing(tmp_path: Path) -> None:
     done = enter(tmp_path, "start", how="Bootstrap")
     assert done.returncode == EXIT_USAGE
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.live
 def test_other_commands_format_nothing(tmp_path: Path) -> None:
     done = enter(tmp_path, "random-uuid")
     assert done.returncode == 0

@@ -23,6 +23,7 @@ def cases_of(name: str) -> list[dict[str, Any]]:
     return [case for case in load_yaml(RULE_TESTS)["tests"] if case["name"].split()[0] == name]
 
 
+@pytest.mark.live
 @pytest.mark.usefixtures("prometheus")
 def test_promtool_finds_no_fault_in_the_rules_and_the_configuration() -> None:
     for arguments in (("rules", "--lint-fatal", RULES), ("config", "--lint-fatal", CONFIG)):

@@ -146,16 +146,19 @@ def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.live
 def test_systemd_finds_no_fault_in_the_unit(unit: Path) -> None:
     done = analyze("verify", "--man=no", unit)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+@pytest.mark.live
 def test_systemd_notices_a_setting_that_it_does_not_know(unit: Path) -> None:
     unit.write_text(unit.read_text().replace("NoNewPrivileges=", "NoNewPrivilege="))
     assert "NoNewPrivilege" in analyze("verify", "--man=no", unit).stderr
 
 
+@pytest.mark.live
 def test_the_daemon_can_reach_little_beside_its_directory(unit: Path) -> None:
     version = int(analyze("--version").stdout.split()[1])
     if version < 250:

@@ -50,6 +50,7 @@ def test_what_is_no_master_is_wrong_usage(
         assert master.removeprefix("spark://") in last
 
 
+@pytest.mark.live
 def test_a_master_that_nobody_answers_at_is_one_line_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ def test_what_is_missing_is_named_with_exit_code_1(
     assert "java" in capsys.readouterr().out
 
 
+@pytest.mark.live
 def test_a_module_that_hides_all_data_sources_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ def test_times_that_no_calendar_has_are_left_out(tmp_path: Path) -> None:
     assert "to 8998-12-31" in page.read_text()
 
 
+@pytest.mark.live
 @pytest.mark.skipif(find_chromium() is None, reason=missing_chromium())
 def test_a_browser_shows_it_without_complaint(tables: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"

@@ -247,6 +247,7 @@ def test_configured_voters_come_from_leaders_until_the_log_has_them(tmp_path: Pa
     ]
 
 
+@pytest.mark.live
 def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
     folder = tmp_path / "t"
     code = (

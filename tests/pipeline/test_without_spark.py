@@ -25,6 +25,7 @@ main()
 """
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("command", sorted(ARGUMENTS))
 def test_a_command_says_what_to_install(command: str, tmp_path: Path) -> None:
     for name in ("a", "b"):

@@ -159,6 +159,7 @@ def test_a_damaged_snapshot_is_said_to_be_one(node: ClaimsLog) -> None:
         ClaimsReader(node.storage_dir / "gone").advance(1)
 
 
+@pytest.mark.live
 def test_the_program_responds_to_each_line_and_ends_with_its_input(node: ClaimsLog) -> None:
     node.append(held("a"))
     command = [sys.executable, "-P", "-m", "quorumd.cli.claims_reader", str(node.storage_dir)]

@@ -428,6 +428,7 @@ def test_ctrl_c_leaves_nothing_behind(quorum: QuorumThread, target: Path) -> Non
     nothing_left(target)
 
 
+@pytest.mark.live
 def test_a_full_disk_is_said_and_leaves_nothing_behind(
     quorum: QuorumThread, quorumctl: Run, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def test_every_command_names_version_form_and_commit(
     )
 
 
+@pytest.mark.live
 def test_a_checkout_names_the_commit_of_git_and_whether_files_differ(tree: Path) -> None:
     git = _git(tree)
     git("init", "--quiet")
@@ -58,6 +59,7 @@ def test_a_checkout_names_the_commit_of_git_and_whether_files_differ(tree: Path)
     assert version.revision() == f"{commit}-dirty"
 
 
+@pytest.mark.live
 def test_a_package_that_lies_somewhere_in_a_foreign_checkout_has_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +68,7 @@ def test_a_package_that_lies_somewhere_in_a_foreign_checkout_has_no_commit(
     assert version.revision() == version.UNKNOWN
 
 
+@pytest.mark.live
 def test_a_checkout_that_git_refuses_has_no_commit(tree: Path) -> None:
     (tree / ".git").write_text("gitdir: /nowhere\n")
     assert version.revision() == version.UNKNOWN

@@ -172,6 +172,7 @@ def test_weak_keys(tmp_path: Path) -> None:
     assert "too weak" in only(problems(tls), "ssl.keystore.location")
 
 
+@pytest.mark.live
 def test_a_key_for_rsa_pss_alone(tmp_path: Path) -> None:
     store = tmp_path / "store.pem"
     command = "openssl req -x509 -newkey rsa-pss -pkeyopt rsa_keygen_bits:2048 -nodes -subj /CN=me"

@@ -128,6 +128,7 @@ def served(credentials: Credentials, connections: int) -> Iterator[int]:
         thread.join(30)
 
 
+@pytest.mark.live
 @requires_openssl
 @pytest.mark.parametrize("option", ["-tls1_2", "-tls1_3"])
 def test_openssl_finds_no_session_to_take_up(tmp_path: Path, option: str) -> None:
@@ -236,6 +237,7 @@ def test_a_bad_suite_is_refused_with_its_key(tmp_path: Path) -> None:
         Credentials(tls, is_server=True)
 
 
+@pytest.mark.live
 @requires_openssl
 def test_a_client_cannot_renegotiate(tmp_path: Path) -> None:
     server = side(tmp_path, NODE, CA, is_server=True, ssl_client_auth=ClientAuth.NONE)

@@ -103,6 +103,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path, folder: str) -> None:
     assert properties["ssl.keystore.location"] == str(made / "alice.pem")
 
 
+@pytest.mark.live
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_openssl_verifies_the_chain(made: Path) -> None:
     for store, purpose in (

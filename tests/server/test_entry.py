@@ -24,6 +24,7 @@ main()
 """
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("handler", "code", "out"),
     [("default_int_handler", 130, ""), ("SIG_IGN", 0, "quorumd, version ")],
@@ -40,6 +41,7 @@ def test_it_ends_without_a_word_unless_a_shell_has_ctrl_c_ignored(
     )
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("command", [["restore", "backup"], ["demo"], ["random-uuid"]])
 def test_a_command_that_is_interrupted_has_not_failed(command: list[str], tmp_path: Path) -> None:
     modules = {

@@ -396,6 +396,7 @@ def test_a_disk_that_hangs_does_not_hold_the_page_up(
     run(work())
 
 
+@pytest.mark.live
 def test_counting_needs_no_library() -> None:
     """Its import takes 60 ms and 14 MB, which a node pays for with the first scrape only."""
     import subprocess

@@ -219,6 +219,7 @@ def test_of_a_former_process_with_a_longer_number_nothing_is_left() -> None:
     assert fs.contents(ROOT / ".lock") == b"4711\n"
 
 
+@pytest.mark.live
 def test_the_lock_is_seen_by_another_process_and_ends_with_it(tmp_path: Path) -> None:
     fs = RealFileSystem()
     format_directory(fs, tmp_path / "data", node_id=1)
@@ -244,6 +245,7 @@ def test_the_lock_is_seen_by_another_process_and_ends_with_it(tmp_path: Path) ->
     open_directory(fs, tmp_path / "data", node_id=1).close()
 
 
+@pytest.mark.live
 def test_a_directory_that_a_java_program_has_locked_is_refused(tmp_path: Path) -> None:
     """Java's locks are those of fcntl, which flock does not see."""
     fs = RealFileSystem()
@@ -256,6 +258,7 @@ def test_a_directory_that_a_java_program_has_locked_is_refused(tmp_path: Path) -
     open_directory(fs, tmp_path / "data", node_id=1).close()
 
 
+@pytest.mark.live
 def test_an_open_directory_is_locked_for_java_programs(tmp_path: Path) -> None:
     fs = RealFileSystem()
     format_directory(fs, tmp_path / "data", node_id=1)

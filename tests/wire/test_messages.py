@@ -286,6 +286,7 @@ def test_messages_are_immutable_values_with_slots():
     assert VoteRequestPartition().replica_directory_id == UUID(int=0)
 
 
+@pytest.mark.live
 def test_importing_messages_compiles_nothing_and_warming_compiles_what_is_asked_for():
     script = """
 import sys, quorumd.wire.codec, quorumd.wire.headers, quorumd.wire.framing, quorumd.wire.registry
