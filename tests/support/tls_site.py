@@ -159,17 +159,17 @@ class Peer:
 
     async def read(self, wanted: int) -> bytes:
         """So many bytes, or fewer and the end."""
-        got = b""
+        got = bytearray()
         while len(got) < wanted:
             try:
-                data = self.tls.read(wanted - len(got))
+                data = self.tls.read(min(wanted - len(got), 1 << 16))
             except ssl.SSLWantReadError:
                 await self.fill()
                 continue
             if not data:
                 break
             got += data
-        return got
+        return bytes(got)
 
     async def say(self, data: bytes, piece_bytes: int = 1 << 20) -> None:
         at = 0
