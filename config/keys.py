@@ -95,5 +95,5 @@ def nearest_variable(name: str, known: Iterable[str] = KEYS) -> str | None:
 
 
 def is_own_variable(name: str) -> bool:
-    """Whether a variable can be meant for quorumd alone."""
+    """True if a variable can be meant for quorumd alone."""
     return name.startswith(_OWN_VARIABLES) and not _OF_A_SERVICE.fullmatch(name)

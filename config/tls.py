@@ -32,7 +32,7 @@ class StoreType(StrEnum):
 
 
 class ClientAuth(StrEnum):
-    """Whether a client has to show a certificate."""
+    """The rule for certificates of clients: none, requested or required."""
 
     NONE = "none"
     REQUESTED = "requested"

@@ -87,7 +87,7 @@ class TlsPort(NamedTuple):
 
     @property
     def has_certificate(self) -> bool:
-        """Whether keys say where it has one."""
+        """True if keys say where it has one."""
         tls = self.tls
         kept = (tls.ssl_keystore_location, tls.ssl_keystore_key, tls.ssl_keystore_certificate_chain)
         return any(each is not None for each in kept)

@@ -126,7 +126,7 @@ class _Checks:
     """Keys whose values, and stores whose contents, are not known: nothing is said of them."""
 
     def stores(self) -> Iterator[KeyProblem]:
-        """What has to be there at all."""
+        """Check that everything is there that has to be."""
         tls = self.tls
         needs_chain = KEYSTORE not in self.unknown and (self.is_server or self.is_peers)
         if needs_chain and not self.material.chain:
@@ -152,7 +152,7 @@ class _Checks:
             yield TRUSTSTORE, text
 
     def own_chain(self) -> Iterator[KeyProblem]:
-        """Whether others take this side's certificate."""
+        """Check that others take this side's certificate."""
         chain = self.material.chain
         if not chain:
             return
@@ -220,7 +220,7 @@ class _Checks:
             yield KEYSTORE, text
 
     def revocation_lists(self) -> Iterator[KeyProblem]:
-        """Whether each trusted CA has a list that counts."""
+        """Check that each trusted CA has a list that counts."""
         crls, path = self.material.crls, self.tls.ssl_crl_location
         if not crls:
             return
@@ -293,7 +293,7 @@ class _Checks:
                 yield CRL, text
 
     def by_openssl(self) -> Iterator[KeyProblem]:
-        """What OpenSSL refuses beside that: a server has a handshake with itself, or with a stranger."""
+        """Check what else OpenSSL refuses: a server has a handshake with itself, or with a stranger."""
         try:
             Contexts(self.tls, self.material, is_server=self.is_server)
             if self.is_peers:

@@ -39,7 +39,7 @@ def names_and_not(certificate: x509.Certificate, missing: Sequence[str]) -> str:
 
 
 def unnamed_hosts(certificate: x509.Certificate, hosts: Sequence[str]) -> list[str]:
-    """Those of the hosts for which it does not stand.
+    """The hosts for which it does not stand.
 
     OpenSSL itself is asked, by a handshake with a certificate that has the same names and nothing else that
     could be refused.

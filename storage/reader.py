@@ -38,7 +38,7 @@ class FoundBatch(NamedTuple):
 
 
 class TailKind(Enum):
-    """What follows the last whole batch: nothing, zeros written ahead (perhaps with the mark that
+    """The kind of what follows the last whole batch: nothing, zeros written ahead (perhaps with the mark that
     ends a write), an unfinished write, or bytes that no power failure explains."""
 
     NONE = "none"

@@ -26,7 +26,7 @@ SEARCH_EFFORT_MAX: Final = 200_000
 
 
 class SearchEffort:
-    """What one search for a timestamp may cost, over all batches whose greatest timestamp is no record's.
+    """The cost that a search for a timestamp may have, over batches whose greatest timestamp is no record's.
 
     A producer says what the greatest is, and of a compressed batch nobody checks it. Two kilobytes may
     unpack to gigabytes.

@@ -76,7 +76,7 @@ _NO_FILE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFacts:
-    """What a snapshot says beside its records. `kraft_version` is 0 where the log never had one."""
+    """Facts of a snapshot beside its records. `kraft_version` is 0 where the log never had one."""
 
     id: SnapshotId
     size_bytes: int

@@ -118,7 +118,7 @@ class ClientConnection(asyncio.Protocol):
         return self.read(sent.response.result(), sent, response_type)
 
     def overdue(self, reason: str, waited_s: float) -> ConnectionFailed:
-        """What to raise for a response that did not come in this time.
+        """The error for a response that did not come in this time.
 
         The connection is ended if the server had SILENT_S to send anything, for this response or another.
         """

@@ -125,7 +125,7 @@ class _Keys:
         return self._handshakes
 
     async def ready(self) -> Credentials:
-        """Those of the files, or those from before as long as the files cannot be used.
+        """Keys and certificates of the files, or those from before as long as the files cannot be used.
 
         Raises CertificateProblem if they never could.
         """

@@ -131,7 +131,7 @@ def raw_batches_from(data: bytes | memoryview, offset: int) -> RawFetched:
 
 
 async def fetched_from(partition: FetchResponsePartition, offset: int) -> Fetched:
-    """What a leader has answered for `offset`. Raises ConnectionFailed as `batches_from` does."""
+    """The leader's response for `offset`. Raises ConnectionFailed as `batches_from` does."""
     data = partition.records or b""
     batches, next_offset = await batches_from(data, offset)
     if data and next_offset == offset:

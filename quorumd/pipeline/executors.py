@@ -37,7 +37,7 @@ class Executor:
 
 
 def wait_executors(spark: SparkSession, timeout_s: float) -> bool:
-    """Whether there is an executor besides the driver, as soon as there is one."""
+    """True as soon as there is an executor besides the driver."""
     deadline = time.monotonic() + timeout_s
     while _executors(spark) < 2:
         if time.monotonic() > deadline:

@@ -128,7 +128,7 @@ def check_master(master: str) -> None:
 
 
 def has_executors(master: str) -> bool:
-    """Whether tasks run in other processes than the driver."""
+    """True if tasks run in other processes than the driver."""
     return not master.startswith("local") or master.startswith("local-cluster")
 
 

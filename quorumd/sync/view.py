@@ -44,7 +44,7 @@ class Transaction:
 
     @property
     def offset(self) -> int | None:
-        """That of its last record; None before it is committed, or if it has neither read nor changed."""
+        """Offset of its last record; None before it is committed, or if nothing was read or changed in it."""
         return self._inner.offset
 
 

@@ -56,7 +56,7 @@ class HostClient:
 
     @property
     def is_alive(self) -> bool:
-        """Whether this process can use it."""
+        """True if this process can use it."""
         return self.owner == os.getpid() and self._process.poll() is None
 
     def send(self, number: int, do: str, /, *handles: int, **request: object) -> None:

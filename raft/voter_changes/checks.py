@@ -27,7 +27,7 @@ one that was started again would have fetched.
 
 
 def voter_problem(core: Core, voter: Voter) -> Refusal | None:
-    """What makes a description of a voter unusable."""
+    """The reason why a description of a voter is unusable."""
     if voter.key.id < 0 or voter.key.uuid is None:
         return Refusal(KafkaError.INVALID_REQUEST, "a voter has an id, 0 or more, and a storage id")
     if not 0 <= voter.min_kraft_version <= 1 <= voter.max_kraft_version:

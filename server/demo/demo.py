@@ -214,7 +214,7 @@ class Demo:
     # -- keys
 
     def on_key(self, key: str) -> None:
-        """What a key does; unknown ones do nothing."""
+        """Do what a key stands for; unknown ones do nothing."""
         if self._stop.is_set():
             return
         if key in ("q", "Q", "\x04"):

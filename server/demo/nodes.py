@@ -205,7 +205,7 @@ def choose_ports() -> list[int]:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a node could listen there now."""
+    """True if a node could listen there now."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -376,7 +376,7 @@ class NodeProcess:
         self._signal(signal.SIGTERM)
 
     def last_log_line(self) -> str:
-        """What the node said last, to explain why it ended."""
+        """The last line of the node's log, to explain why it ended."""
         with suppress(OSError), self.files.log_path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(0, size - LOG_TAIL_BYTES))

@@ -173,7 +173,7 @@ class PeerAddresses:
     def is_from(
         self, to: Peer, address: Address, event: Event, *, names_receiver: bool
     ) -> bool | None:
-        """Whether this peer responded at this address: True, False, or None if that is not known.
+        """True if this peer responded at this address, False if not, None if that is not known.
 
         A response to a request that does not name its receiver distinguishes only the leader from other
         replicas, which know no later epoch than its own. It proves an address wrong only if there is another

@@ -82,7 +82,7 @@ class ConsumerFetch:
 
 
 def check_epoch(view: PartitionView, epoch: int) -> ErrorCode:
-    """Whether a client knows the leader's epoch; a negative one is not compared (KIP-320)."""
+    """Compare the client's epoch with the leader's; a negative one is not compared (KIP-320)."""
     if epoch < 0 or epoch == view.leader_epoch:
         return ErrorCode.NONE
     if epoch < view.leader_epoch:

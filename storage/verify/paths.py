@@ -35,7 +35,7 @@ from quorumd.wire.schema import ZERO_UUID
 
 
 class PathKind(Enum):
-    """What can be verified."""
+    """The kind of a path that can be verified."""
 
     STORAGE = "storage"
     LOG = "log"

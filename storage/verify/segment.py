@@ -29,7 +29,7 @@ from quorumd.wire.sequence_check import epoch_problem, offset_problem
 
 @dataclass(slots=True, kw_only=True)
 class SegmentFacts:
-    """What was seen of a segment. Offsets are `start_offset` .. `end_offset` (exclusive).
+    """Facts of a segment that was verified. Offsets are `start_offset` .. `end_offset` (exclusive).
 
     `unreadable` counts compressed batches that do not unpack: all readers take them for empty.
     `unfinished_bytes` are behind the data, and no records (yet).

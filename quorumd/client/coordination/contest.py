@@ -104,7 +104,7 @@ class Contest:
             self.own = OrderedDict((each, None) for each in self.queue if each in self.own)
 
     def ahead_of(self, claim: str) -> list[SeenRecord]:
-        """Those that wait before this one, at most the first `AHEAD_MAX`; none if it does not wait."""
+        """The waiters before this one, at most the first `AHEAD_MAX`; none if it does not wait."""
         if claim not in self.queue:
             return []
         ahead = takewhile(lambda item: item[0] != claim, self.queue.items())

@@ -108,7 +108,7 @@ def start_offset(
 
 
 def is_strict(options: Options, bounds: LogBounds, start: int) -> bool:
-    """Whether it is an error that a query that begins at `start` begins below the log's start.
+    """True if it is an error that a query that begins at `start` begins below the log's start.
 
     Not where it is to begin with the snapshot: `earliest`, or a time that a record in it has.
     """

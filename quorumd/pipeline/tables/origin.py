@@ -55,7 +55,7 @@ class LogOrigin:
 
 
 def check_origin(origin: LogOrigin, last: Manifest | None) -> int:
-    """Whether the log can be read, and continues what the tables hold. Returns its end (exclusive).
+    """Check that the log can be read, and continues what the tables hold. Returns its end (exclusive).
 
     Raises BadOption, LogUnreachable, StorageError; DataLost if it is another log or was cut.
     """
