@@ -45,7 +45,7 @@ from quorumd.server.translate.elections import BEGIN_QUORUM_EPOCH, END_QUORUM_EP
 from quorumd.server.translate.fetch import (
     FETCH_BATCHES_MAX,
     FETCH_MAX_BYTES,
-    fetch_request_frame,
+    FetchRequestFrames,
     fetch_response_received,
     next_max_bytes,
 )
@@ -141,6 +141,9 @@ class Outbound:
         )
         self.links = PeerLinks()
         self._client_id = f"raft-client-{node.local.id}"
+        self._fetch_frames = FetchRequestFrames(
+            topic, self._client_id, node.local, settings.fetch_wait_ms
+        )
         self._channels: dict[tuple[Peer, Use], PeerChannel] = {}
         self._changes: set[PeerChannel] = set()
         self._forwarded_bytes = 0
@@ -280,17 +283,8 @@ class Outbound:
         self._channel(to, use).call(call)
 
     def _fetch_frame(self, request: Fetch, version: int, correlation_id: int) -> bytes:
-        node = self.node
-        return fetch_request_frame(
-            request,
-            self._topic,
-            version,
-            correlation_id,
-            self._client_id,
-            node.cluster_id,
-            node.local,
-            self._settings.fetch_wait_ms,
-            self._max_bytes,
+        return self._fetch_frames.of(
+            request, version, correlation_id, self.node.cluster_id, self._max_bytes
         )
 
     def _frame(self, key: int, message: Message, version: int, correlation_id: int) -> bytes:

@@ -29,9 +29,9 @@ from quorumd.server.translate import elections, voter_changes
 from quorumd.server.translate.common import InvalidRequestShape, endpoint_on
 from quorumd.server.translate.fetch import (
     FETCH_MAX_BYTES,
+    FetchResponseFrames,
     fetch_request_received,
     fetch_response,
-    fetch_response_frame,
 )
 from quorumd.server.translate.snapshot import (
     ChunkBytes,
@@ -81,6 +81,7 @@ class RaftRequestHandler:
         is_kafka_log: bool,
     ) -> None:
         self._topic = topic
+        self._frames = FetchResponseFrames(topic)
         self._request_timeout_ms = request_timeout_ms
         self._is_kafka_log = is_kafka_log
         self._reader = reader
@@ -291,11 +292,7 @@ class RaftRequestHandler:
             response = fetch_response(reply, self._topic, version, listener)
             request.respond_message(response)
             return
-        request.respond(
-            fetch_response_frame(
-                reply, self._topic, version, request.correlation_id, listener, records
-            )
-        )
+        request.respond(self._frames.of(reply, version, request.correlation_id, listener, records))
 
     def _send_snapshot_response(
         self, request: InboundRequest, reply: SnapshotReply, asked: ChunkRange

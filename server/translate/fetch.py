@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
-from uuid import UUID
 
 from quorumd.raft.effects import Fetch, FetchReply
 from quorumd.raft.events import (
@@ -42,6 +41,8 @@ from quorumd.wire.fast import (
     FastFetch,
     FastFetchResponse,
     FetchEndpoint,
+    FetchRequestWriter,
+    FetchResponseWriter,
     encode_fetch_request,
     encode_fetch_response,
     parse_fetch_response,
@@ -55,6 +56,7 @@ from quorumd.wire.messages.fetch import (
     FetchResponseSnapshotId,
     FetchResponseTopic,
 )
+from quorumd.wire.primitives import uuid_of
 
 FETCH_MAX_BYTES: Final = 8 * 2**20
 FETCH_BATCHES_MAX: Final = 2048
@@ -63,8 +65,10 @@ of one record, and 0.2 s. The rest is fetched again."""
 FETCH_MAX_WAIT_MS: Final = 500
 """How long a follower lets its leader wait for records, at most: Kafka's own figure."""
 HIGH_WATERMARK_UNSUPPORTED: Final = 2**63 - 1
+FLEXIBLE_SINCE: Final = 12
 TOPIC_ID_SINCE: Final = 13
 DIRECTORY_ID_SINCE: Final = 17
+HIGH_WATERMARK_SINCE: Final = 18
 MAX_WAIT_MS_MAX = 5_000
 """Longest wait that a replica is granted, ten times Kafka's: one whose connection is gone is remembered
 for so long."""
@@ -73,8 +77,9 @@ NODE_ENDPOINTS_SINCE: Final = 17
 
 
 @lru_cache(maxsize=256)
-def _replica_key(replica_id: int, uuid: UUID) -> ReplicaKey | None:
-    return ReplicaKey(replica_id, uuid_or_none(uuid)) if replica_id >= 0 else None
+def _replica_key(replica_id: int, uuid: int) -> ReplicaKey | None:
+    known = uuid_of(uuid.to_bytes(16, "big"))  # the object that the voters' keys have
+    return ReplicaKey(replica_id, uuid_or_none(known)) if replica_id >= 0 else None
 
 
 def fetch_request_received(asked: FastFetch, reply_to: int) -> FetchRequestReceived:
@@ -85,7 +90,8 @@ def fetch_request_received(asked: FastFetch, reply_to: int) -> FetchRequestRecei
     return FetchRequestReceived(
         reply_to,
         asked.cluster_id,
-        _replica_key(asked.replica_id, asked.replica_directory_id),
+        # The hash of a UUID is made by Python; that of its number is not.
+        _replica_key(asked.replica_id, asked.replica_directory_id.int),
         asked.current_leader_epoch,
         OffsetAndEpoch(asked.fetch_offset, asked.last_fetched_epoch),
         min(asked.max_wait_ms, MAX_WAIT_MS_MAX),
@@ -93,41 +99,94 @@ def fetch_request_received(asked: FastFetch, reply_to: int) -> FetchRequestRecei
     )
 
 
-def fetch_response_frame(
-    reply: FetchReply,
-    topic: TopicPartition,
-    version: int,
-    correlation_id: int,
-    listener: str,
-    records: Sequence[bytes | memoryview],
-) -> list[bytes | memoryview]:
-    """The complete response to a replica without touching its records; no other place to go in it."""
-    leader_id, high_watermark, start = (
-        reply.leader_id,
-        reply.high_watermark,
-        reply.log_start_offset,
-    )
-    is_told = leader_id is not None and version >= NODE_ENDPOINTS_SINCE
-    return encode_fetch_response(
-        version,
-        correlation_id,
-        topic=topic.id_bytes if version >= TOPIC_ID_SINCE else topic.name_bytes,
-        partition=topic.index,
-        error_code=0 if reply.error is None else error_code(reply.error),
-        high_watermark=-1 if high_watermark is None else high_watermark,
-        log_start_offset=-1 if start is None else start,
-        records=records,
-        leader_id=-1 if leader_id is None else leader_id,
-        leader_epoch=reply.epoch,
-        leader_endpoint=_endpoint(leader_id, reply.leader_endpoints, listener) if is_told else None,
-    )
+@dataclass(slots=True)
+class _Known:
+    """What the responses of a version repeat, and who leads by it."""
+
+    leader_id: int | None
+    epoch: int
+    endpoints: tuple[Endpoint, ...]
+    listener: str
+    writer: FetchResponseWriter
 
 
-@lru_cache(maxsize=64)
-def _endpoint(
-    leader_id: int, endpoints: tuple[Endpoint, ...], listener: str
-) -> FetchEndpoint | None:
-    at = endpoint_on(endpoints, listener)
+class FetchResponseFrames:
+    """Complete responses to replicas, whose records it does not touch; no other place to go in them."""
+
+    def __init__(self, topic: TopicPartition) -> None:
+        self._topic = topic
+        self._known: dict[int, _Known] = {}
+        """By version."""
+
+    def of(
+        self,
+        reply: FetchReply,
+        version: int,
+        correlation_id: int,
+        listener: str,
+        records: Sequence[bytes | memoryview],
+    ) -> list[bytes | memoryview]:
+        high_watermark, start = reply.high_watermark, reply.log_start_offset
+        if reply.error is not None or version < FLEXIBLE_SINCE:
+            return self._of_any(reply, version, correlation_id, listener, records)
+        known = self._known.get(version)
+        if (
+            known is None
+            or known.epoch != reply.epoch
+            or known.leader_id != reply.leader_id
+            or known.endpoints is not reply.leader_endpoints
+            or known.listener != listener
+        ):
+            known = self._known[version] = self._know(reply, version, listener)
+        return known.writer.encode(
+            correlation_id,
+            -1 if high_watermark is None else high_watermark,
+            -1 if start is None else start,
+            records,
+        )
+
+    def _know(self, reply: FetchReply, version: int, listener: str) -> _Known:
+        topic, leader_id, endpoints = self._topic, reply.leader_id, reply.leader_endpoints
+        writer = FetchResponseWriter(
+            version,
+            topic=topic.id_bytes if version >= TOPIC_ID_SINCE else topic.name_bytes,
+            partition=topic.index,
+            leader_id=id_or_minus_one(leader_id),
+            leader_epoch=reply.epoch,
+            leader_endpoint=_told_endpoint(reply, version, listener),
+        )
+        return _Known(leader_id, reply.epoch, endpoints, listener, writer)
+
+    def _of_any(
+        self,
+        reply: FetchReply,
+        version: int,
+        correlation_id: int,
+        listener: str,
+        records: Sequence[bytes | memoryview],
+    ) -> list[bytes | memoryview]:
+        topic = self._topic
+        return encode_fetch_response(
+            version,
+            correlation_id,
+            topic=topic.id_bytes if version >= TOPIC_ID_SINCE else topic.name_bytes,
+            partition=topic.index,
+            error_code=error_code(reply.error),
+            high_watermark=id_or_minus_one(reply.high_watermark),
+            log_start_offset=id_or_minus_one(reply.log_start_offset),
+            records=records,
+            leader_id=id_or_minus_one(reply.leader_id),
+            leader_epoch=reply.epoch,
+            leader_endpoint=_told_endpoint(reply, version, listener),
+        )
+
+
+def _told_endpoint(reply: FetchReply, version: int, listener: str) -> FetchEndpoint | None:
+    """Where the leader is, in versions that say it."""
+    leader_id = reply.leader_id
+    if leader_id is None or version < NODE_ENDPOINTS_SINCE:
+        return None
+    at = endpoint_on(reply.leader_endpoints, listener)
     return None if at is None else FetchEndpoint(leader_id, at.host, at.port)
 
 
@@ -173,36 +232,63 @@ def fetch_response(
     return FetchResponse(responses=(responses,), node_endpoints=nodes)
 
 
-def fetch_request_frame(
-    request: Fetch,
-    topic: TopicPartition,
-    version: int,
-    correlation_id: int,
-    client_id: str,
-    cluster_id: str | None,
-    local: ReplicaKey,
-    max_wait_ms: int,
-    max_bytes: int = FETCH_MAX_BYTES,
-) -> bytes:
-    """A replica's complete request. Raises UnsupportedVersion if it has no field for the storage id."""
-    if version < DIRECTORY_ID_SINCE:
-        raise UnsupportedVersion(f"Fetch {version} has no field for the storage id")
-    return encode_fetch_request(
-        version,
-        correlation_id,
-        client_id=client_id,
-        cluster_id=cluster_id,
-        replica_id=local.id,
-        replica_directory_id=uuid_or_zero(local.uuid),
-        topic_id=topic.topic_id,
-        partition=topic.index,
-        current_leader_epoch=request.epoch,
-        fetch_offset=request.position.offset,
-        last_fetched_epoch=request.position.epoch,
-        max_wait_ms=max_wait_ms,
-        max_bytes=max_bytes,
-        high_watermark=id_or_minus_one(request.high_watermark),
-    )
+class FetchRequestFrames:
+    """A replica's complete requests for one partition."""
+
+    def __init__(
+        self, topic: TopicPartition, client_id: str, local: ReplicaKey, max_wait_ms: int
+    ) -> None:
+        self._topic = topic
+        self._client_id = client_id
+        self._local = local
+        self._max_wait_ms = max_wait_ms
+        self._cluster_id: str | None = None
+        self._writer: FetchRequestWriter | None = None
+        """Writes them with this cluster id, in the newest version."""
+
+    def of(
+        self,
+        request: Fetch,
+        version: int,
+        correlation_id: int,
+        cluster_id: str | None,
+        max_bytes: int = FETCH_MAX_BYTES,
+    ) -> bytes:
+        """Raises UnsupportedVersion if it has no field for the storage id."""
+        topic, local = self._topic, self._local
+        offset, epoch = request.position
+        if version >= HIGH_WATERMARK_SINCE:
+            writer = self._writer
+            if writer is None or cluster_id != self._cluster_id:
+                self._cluster_id = cluster_id
+                self._writer = writer = FetchRequestWriter(
+                    client_id=self._client_id,
+                    cluster_id=cluster_id,
+                    replica_id=local.id,
+                    replica_directory_id=uuid_or_zero(local.uuid),
+                    topic_id=topic.topic_id,
+                    partition=topic.index,
+                    max_wait_ms=self._max_wait_ms,
+                )
+            known = id_or_minus_one(request.high_watermark)
+            return writer.encode(correlation_id, request.epoch, offset, epoch, max_bytes, known)
+        if version < DIRECTORY_ID_SINCE:
+            raise UnsupportedVersion(f"Fetch {version} has no field for the storage id")
+        return encode_fetch_request(
+            version,
+            correlation_id,
+            client_id=self._client_id,
+            cluster_id=cluster_id,
+            replica_id=local.id,
+            replica_directory_id=uuid_or_zero(local.uuid),
+            topic_id=topic.topic_id,
+            partition=topic.index,
+            current_leader_epoch=request.epoch,
+            fetch_offset=offset,
+            last_fetched_epoch=epoch,
+            max_wait_ms=self._max_wait_ms,
+            max_bytes=max_bytes,
+        )
 
 
 @dataclass(slots=True)

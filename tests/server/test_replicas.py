@@ -87,8 +87,9 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("version", range(12, 17))
 def test_a_fetch_that_cannot_say_whose_disk_it_is_is_not_sent(version: int) -> None:
     fetch = Fetch(epoch=1, position=OffsetAndEpoch(0, 0), high_watermark=-1)
+    frames = translate_fetch.FetchRequestFrames(METADATA, "x", key(1), 500)
     with pytest.raises(UnsupportedVersion):
-        translate_fetch.fetch_request_frame(fetch, METADATA, version, 1, "x", None, key(1), 500)
+        frames.of(fetch, version, 1, None)
 
 
 # -- requests to replicas

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from quorumd.wire.codec import decode, encode
 from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.fast import (
+    JOIN_BYTES_MAX,
     FetchEndpoint,
+    FetchRequestWriter,
+    FetchResponseWriter,
     ProduceResponseWriter,
     encode_fetch_request,
     encode_fetch_response,
@@ -363,7 +366,69 @@ def test_fetch_requests_of_a_replica_are_written_as_declared(version, data):
     assert found.replica_directory_id == partition.replica_directory_id
 
 
+@SOME
+@given(data=st.data())
+def test_a_replica_repeats_its_fetch_requests_as_it_wrote_the_first(data):
+    message, partition = fetch_request(data, 18)
+    same = {
+        "client_id": data.draw(NAMES),
+        "cluster_id": message.cluster_id,
+        "replica_id": message.replica_state.replica_id,
+        "replica_directory_id": partition.replica_directory_id,
+        "topic_id": message.topics[0].topic_id,
+        "partition": partition.partition,
+        "max_wait_ms": message.max_wait_ms,
+    }
+    writer = FetchRequestWriter(**same)
+    places = st.fixed_dictionaries(
+        {
+            "current_leader_epoch": INT32,
+            "fetch_offset": INT64,
+            "last_fetched_epoch": INT32,
+            "max_bytes": INT32,
+            "high_watermark": st.integers(-1, (1 << 63) - 2),
+        }
+    )
+    for _ in range(2):
+        correlation_id, values = data.draw(INT32), data.draw(places)
+        assert writer.encode(correlation_id, **values) == encode_fetch_request(
+            18, correlation_id, **same, **values
+        )
+
+
 # Fetch responses
+
+
+@pytest.mark.parametrize("version", range(12, 19))
+@SOME
+@given(data=st.data())
+def test_a_leader_repeats_its_fetch_responses_as_it_wrote_the_first(version, data):
+    leader_id, leader_epoch = data.draw(st.just((-1, -1)) | st.tuples(INT32, INT32))
+    endpoints = st.builds(FetchEndpoint, INT32, NAMES, INT32, st.none() | NAMES)
+    same = {
+        "topic": topic_bytes(version, data.draw(NAMES), data.draw(UUIDS)),
+        "partition": data.draw(INT32),
+        "leader_id": leader_id,
+        "leader_epoch": leader_epoch,
+        "leader_endpoint": data.draw(st.none() | endpoints),
+    }
+    writer = FetchResponseWriter(version, **same)
+    for size in (0, 3, JOIN_BYTES_MAX):
+        correlation_id, high_watermark, start = data.draw(st.tuples(INT32, INT64, INT64))
+        records = [
+            memoryview(bytes(size)),
+            *map(memoryview, data.draw(st.lists(RECORDS, max_size=2))),
+        ]
+        assert writer.encode(
+            correlation_id, high_watermark, start, records
+        ) == encode_fetch_response(
+            version,
+            correlation_id,
+            **same,
+            high_watermark=high_watermark,
+            log_start_offset=start,
+            records=records,
+        )
 
 
 @pytest.mark.parametrize("version", range(4, 19))

@@ -8,6 +8,7 @@ unusual tags, damaged bytes. quorumd.wire.codec reads such a request then, which
 
 from quorumd.wire.fast.fetch_request import (
     FastFetch,
+    FetchRequestWriter,
     encode_fetch_request,
     parse_fetch_request,
     replica_id_of,
@@ -16,6 +17,7 @@ from quorumd.wire.fast.fetch_response import (
     JOIN_BYTES_MAX,
     FastFetchResponse,
     FetchEndpoint,
+    FetchResponseWriter,
     encode_fetch_response,
     parse_fetch_response,
 )
@@ -31,6 +33,8 @@ __all__ = [
     "FastFetch",
     "FastFetchResponse",
     "FetchEndpoint",
+    "FetchRequestWriter",
+    "FetchResponseWriter",
     "ProduceHead",
     "ProduceResponseWriter",
     "encode_fetch_request",

@@ -150,6 +150,60 @@ def encode_fetch_response(
     return [b"".join((head, name, fields, records_length)), *records, tail]
 
 
+class FetchResponseWriter:
+    """Writes the responses (version 12 or later) without an error to fetches of one partition, while the same
+    leader leads it. The arguments are those of `encode_fetch_response`."""
+
+    __slots__ = ("_end", "_layout", "_other_bytes", "_partition", "_stable", "_topic")
+
+    def __init__(
+        self,
+        version: int,
+        *,
+        topic: bytes,
+        partition: int,
+        leader_id: int,
+        leader_epoch: int,
+        leader_endpoint: FetchEndpoint | None,
+    ) -> None:
+        name = topic
+        if version < _TOPIC_ID_FROM:
+            name = encode_unsigned_varint(len(topic) + 1) + topic
+        fields = _PARTITION.pack(2, partition, 0, 0, -1, 0, 1, -1)
+        watermark_at = _PARTITION.size - 3 * 8 - 5
+        self._topic = _HEAD.pack(0, 0, 0, 0, 0, 0, 2)[8:] + name + fields[:watermark_at]
+        self._stable = fields[watermark_at + 8 : watermark_at + 16]
+        self._partition = fields[-5:]
+        self._end = _tail(version, leader_id, leader_epoch, leader_endpoint)
+        # length, correlation id, topic, high watermark, stable offset, log start, partition
+        self._layout = Struct(f">ii{len(self._topic)}sq8sq5s")
+        self._other_bytes = self._layout.size - 4 + len(self._end)
+
+    def encode(
+        self,
+        correlation_id: int,
+        high_watermark: int,
+        log_start_offset: int,
+        records: Sequence[bytes | memoryview],
+    ) -> list[bytes | memoryview]:
+        """A complete response, as `encode_fetch_response` makes it."""
+        size = len(records[0]) if len(records) == 1 else sum(map(len, records))
+        records_length = encode_unsigned_varint(size + 1)
+        length = self._other_bytes + len(records_length) + size
+        head = self._layout.pack(
+            length,
+            correlation_id,
+            self._topic,
+            high_watermark,
+            self._stable,
+            log_start_offset,
+            self._partition,
+        )
+        if length < JOIN_BYTES_MAX:
+            return [b"".join((head, records_length, *records, self._end))]
+        return [head + records_length, *records, self._end]
+
+
 @lru_cache(maxsize=256)
 def _tail(version: int, leader_id: int, leader_epoch: int, endpoint: FetchEndpoint | None) -> bytes:
     """What stands behind the records: the partition's tags, the topic's, and those of the response."""
@@ -203,6 +257,8 @@ def _endpoint_tag(endpoint: FetchEndpoint) -> bytes:
 
 # throttle time, error, session id, topic count
 _BODY_HEAD: Final = Struct(">ihib")
+# the same, a topic's id, and what `_PARTITION` has
+_UNTIL_RECORDS: Final = Struct(">ihib16sbihqqqbi")
 _DIVERGING: Final = Struct(">iqb")
 _LEADER: Final = Struct(">iib")
 _SNAPSHOT: Final = Struct(">qib")
@@ -219,36 +275,48 @@ def parse_fetch_response(
     if not _FLEXIBLE_FROM <= version <= _VERSION_MAX:
         return None
     try:
-        return _parse(version, body, at)
+        return _parse(version, body if isinstance(body, bytes) else bytes(body), at)
     except (StructError, IndexError, ValueError):
         return None
 
 
-def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetchResponse | None:
-    _, error_code, _, topics = _BODY_HEAD.unpack_from(body, at)
-    at += _BODY_HEAD.size
-    if topics != 2:
-        return None
+def _parse(version: int, body: bytes, at: int) -> FastFetchResponse | None:
     if version >= _TOPIC_ID_FROM:
-        topic = bytes(body[at : at + 16])
-        at += 16
+        found = _UNTIL_RECORDS.unpack_from(body, at)
+        at += _UNTIL_RECORDS.size
     else:
-        size = body[at]
+        name_at = at + _BODY_HEAD.size
+        size = body[name_at]
         if not 0 < size < 128:
             return None
-        topic = bytes(body[at + 1 : at + size])
-        at += size
-    partitions, partition, partition_error, high_watermark, stable, log_start, aborted, _ = (
-        _PARTITION.unpack_from(body, at)
-    )
-    at += _PARTITION.size
-    if partitions != 2 or not 0 <= aborted <= 1:
+        found = (
+            *_BODY_HEAD.unpack_from(body, at),
+            body[name_at + 1 : name_at + size],
+            *_PARTITION.unpack_from(body, name_at + size),
+        )
+        at = name_at + size + _PARTITION.size
+    (
+        _,
+        error_code,
+        _,
+        topics,
+        topic,
+        partitions,
+        partition,
+        partition_error,
+        high_watermark,
+        stable,
+        log_start,
+        aborted,
+        _,
+    ) = found
+    if topics != 2 or partitions != 2 or not 0 <= aborted <= 1:
         return None
     size, at = read_unsigned_varint(body, at)
     end = at + size - 1 if size else at
     if len(body) - end > _TAIL_BYTES_MAX:
         return None
-    tail = _parse_tail(version, bytes(body[end:]))
+    tail = _parse_tail(version, body[end:])
     if tail is None:
         return None
     diverging_epoch, leader_id, leader_epoch, snapshot_id, endpoints = tail
