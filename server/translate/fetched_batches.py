@@ -65,10 +65,18 @@ def fetched_batches(data: bytes, batches_max: int) -> FetchedBatches | None:
     newest_ms = newest_offset = last_epoch = -1
     at = count = 0
     end = len(data)
-    unpack = _HEADER.unpack_from
+    base_offset: int
+    length: int
+    epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    delta: int
+    timestamp_ms: int
+    producer_id: int
     while end - at >= BATCH_OVERHEAD and count < batches_max:
         base_offset, length, epoch, magic, crc, attributes, delta, timestamp_ms, producer_id = (
-            unpack(data, at)
+            _HEADER.unpack_from(data, at)
         )
         if magic != MAGIC or length < _LENGTH_MIN:
             read_header(data, at)  # raises what is wrong
