@@ -246,12 +246,11 @@ class Core:
         requests = self.requests
         requests.last_id = request_id = requests.last_id + 1
         requests.in_flight[request_id] = InFlightRequest(to, request)
-        requests.busy.add((to, type(request)))
         self.effects.append(SendRequest(request_id, to, request, after))
 
     def can_send(self, to: Peer, kind: type[Request]) -> bool:
         """True if no such request to this peer is in flight and the peer is not backing off."""
-        if (to, kind) in self.requests.busy:
+        if self.requests.is_busy(to, kind):
             return False
         if not self.requests.backoffs:
             return True
@@ -260,10 +259,7 @@ class Core:
 
     def take(self, request_id: int) -> InFlightRequest | None:
         """The request of a response; None if it belongs to an epoch or leader that is gone."""
-        request = self.requests.in_flight.pop(request_id, None)
-        if request is not None:
-            self.requests.busy.discard((request.to, type(request.request)))
-        return request
+        return self.requests.in_flight.pop(request_id, None)
 
     def back_off(self, request: InFlightRequest) -> None:
         """Wait before the next request of this kind to this peer, longer after each failure.
@@ -279,7 +275,6 @@ class Core:
     def forget_requests(self) -> None:
         """Responses to what was sent in another epoch or role are ignored from now on."""
         self.requests.in_flight.clear()
-        self.requests.busy.clear()
         self.requests.backoffs.clear()
         self.effects.append(CancelHeldRequests())
 

@@ -62,9 +62,14 @@ class Requests:
     last_id: int = 0
     in_flight: dict[int, InFlightRequest] = field(default_factory=dict)
     """By request id, those of this epoch and leader."""
-    busy: set[tuple[Peer, type[Request]]] = field(default_factory=set)
-    """Peers and kinds of what is in flight."""
     backoffs: dict[tuple[Peer, type[Request]], Backoff] = field(default_factory=dict)
+
+    def is_busy(self, to: Peer, kind: type[Request]) -> bool:
+        """True if such a request to this peer is in flight; there are few at any time."""
+        is_busy = False  # a generator would cost more than all of them
+        for sent in self.in_flight.values():
+            is_busy = is_busy or (type(sent.request) is kind and sent.to == to)
+        return is_busy
 
 
 @dataclass(frozen=True, slots=True)

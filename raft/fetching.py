@@ -115,7 +115,7 @@ def on_fetch_response(core: Core, event: FetchResponseReceived) -> None:
     assert isinstance(fetch, Fetch), "a Fetch response belongs to a Fetch request"
     if isinstance(fetch, Probe):
         return
-    if fetch.position != core.log.end:
+    if fetch.position != (core.log.end_offset, core.log.last_epoch):
         # The leader got two fetches, by its key and as a bootstrap server. A response about a former end of
         # the log must not cut, extend or commit the present one.
         return

@@ -127,7 +127,8 @@ def _is_stranger_asked(core: Core) -> bool:
         if backoffs[one].retry_at_ms > core.now_ms:
             return True
         del backoffs[one]
-    return any(is_stranger(*one) for one in core.requests.busy)
+    in_flight = core.requests.in_flight.values()
+    return any(is_stranger(sent.to, type(sent.request)) for sent in in_flight)
 
 
 def is_out_of_reach(core: Core, epoch: int) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quorumd.raft.control import VotersRecord
-from quorumd.raft.types import OffsetAndEpoch, SnapshotId, VoterSet
+from quorumd.raft.types import OffsetAndEpoch, SnapshotId, VoterSet, position_of
 
 _PAST_ALL_OFFSETS: Final = 1 << 63
 
@@ -53,7 +53,7 @@ class LogView:
     @property
     def end(self) -> OffsetAndEpoch:
         """Where the log ends, and the epoch of its last record."""
-        return OffsetAndEpoch(self.end_offset, self.last_epoch)
+        return position_of(self.end_offset, self.last_epoch)
 
     @property
     def voters(self) -> VoterSet:

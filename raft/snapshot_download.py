@@ -69,7 +69,7 @@ def request_chunk(core: Core, leader: ReplicaKey) -> None:
     """Ask for the next chunk once the one before is stored and the bandwidth allows it."""
     download = core.download
     assert download is not None
-    if core.now_ms < download.next_at_ms or (leader, Fetch) in core.requests.busy:
+    if core.now_ms < download.next_at_ms or core.requests.is_busy(leader, Fetch):
         return
     if core.can_send(leader, FetchSnapshot):
         chunk = FetchSnapshot(

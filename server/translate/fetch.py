@@ -19,7 +19,7 @@ from quorumd.raft.events import (
     LeaderHint,
     RequestFailed,
 )
-from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, SnapshotId
+from quorumd.raft.types import Endpoint, OffsetAndEpoch, ReplicaKey, SnapshotId, position_of
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.translate.common import (
     InvalidRequestShape,
@@ -93,7 +93,7 @@ def fetch_request_received(asked: FastFetch, reply_to: int) -> FetchRequestRecei
         # The hash of a UUID is made by Python; that of its number is not.
         _replica_key(asked.replica_id, asked.replica_directory_id.int),
         asked.current_leader_epoch,
-        OffsetAndEpoch(asked.fetch_offset, asked.last_fetched_epoch),
+        position_of(asked.fetch_offset, asked.last_fetched_epoch),
         min(asked.max_wait_ms, MAX_WAIT_MS_MAX),
         known,
     )

@@ -86,7 +86,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
     ),
     core_parts.PeerConnections: _all_fields(core_parts.PeerConnections, "constant"),
     core_parts.Writes: _fates(kept="state log", derived="last"),
-    core_parts.Requests: _fates(kept="in_flight backoffs", derived="last_id busy"),
+    core_parts.Requests: _fates(kept="in_flight backoffs", derived="last_id"),
     core_parts.InFlightRequest: _all_fields(core_parts.InFlightRequest, "kept"),
     core_parts.Backoff: _all_fields(core_parts.Backoff, "kept"),
     core_parts.UnconfirmedEnd: _fates(kept="epoch leader_id", time="successors"),
@@ -253,9 +253,6 @@ def _check_constants(core: Core, labels: Labels, records: Records) -> None:
     assert core.context == (core.epoch, core.leader)
     assert not core.has_leader_contact or core.role is roles.Role.FOLLOWER
     assert core.leader is None or core.known_leader.endpoints == core.endpoints_of(core.leader)
-    assert core.requests.busy == {
-        (item.to, type(item.request)) for item in core.requests.in_flight.values()
-    }
 
 
 def _freeze_requests(core: Core, labels: Labels) -> tuple[tuple[Slot, RequestBody], ...]:
@@ -373,7 +370,6 @@ def thaw(value: NodeValue, labels: Labels, records: Records, last_write: int) ->
         request, to = request_of(kind, body, labels.me), labels.key(place)
         assert to is not None
         core.requests.in_flight[slot + 1] = InFlightRequest(to, request)
-        core.requests.busy.add((to, type(request)))
     for retry in value.retries:
         peer = labels.key(retry.place)
         assert peer is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from quorumd.raft.core_parts import InFlightRequest
 from quorumd.raft.effects import (
     BootstrapServer,
     DropSnapshot,
@@ -121,9 +122,11 @@ def test_no_chunk_is_asked_for_while_a_fetch_is_under_way() -> None:
     core = bench.node.core
     offered(bench)
     bench.fail(FetchSnapshot)
-    core.requests.busy.add((core.leader, Fetch))  # type: ignore[arg-type]  # a follower has one
+    assert core.leader is not None
+    fetch = InFlightRequest(core.leader, Fetch(core.epoch, core.log.end, -1))
+    core.requests.in_flight[0] = fetch
     assert not bench.requests(FetchSnapshot, bench.wait(100))
-    core.requests.busy.clear()
+    core.requests.in_flight.clear()
     assert bench.requests(FetchSnapshot, bench.wait(0))
 
 
