@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
-from functools import partial
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
@@ -29,6 +28,7 @@ from quorumd.server.model.disk_jobs import (
     Files,
     InstallSnapshot,
     Job,
+    LogFiles,
     SaveState,
     StoreChunk,
     Truncate,
@@ -100,16 +100,23 @@ def carry_out(files: Files, jobs: Sequence[Job]) -> Iterator[Pause]:
             chunks.append(job.chunk)
             continue
         if chunks:
-            yield from _when_there_is_space(partial(log.write_many, tuple(chunks)), at)
+            while (problem := _write(log, chunks, at)) is not None:
+                yield problem
+            yield _DONE
             chunks.clear()
             unsynced = True
         if isinstance(job, StoreChunk):
             yield _store_chunk(files.snapshots, job)
         else:
             # Perhaps another one than before: a quorum state may have been saved meanwhile.
-            yield from _when_there_is_space(partial(_carry_out_alone, files, jobs[at]))
+            due = jobs[at]
+            while (problem := _carry_out_if_there_is_space(files, due)) is not None:
+                yield problem
+            yield _DONE
     if chunks:
-        yield from _when_there_is_space(partial(log.write_many, tuple(chunks)), len(jobs))
+        while (problem := _write(log, chunks, len(jobs))) is not None:
+            yield problem
+        yield _DONE
         unsynced = True
     if unsynced:
         yield _SYNC_NEXT
@@ -156,17 +163,20 @@ def _drop_older(snapshots: SnapshotStore, kept: Sequence[SnapshotId]) -> None:
             snapshots.delete(snapshot)
 
 
-def _when_there_is_space(
-    action: Callable[[], object], behind: int | None = None
-) -> Iterator[Step | NoSpace]:
-    while True:
-        try:
-            action()
-        except DiskFull as error:
-            yield NoSpace(error, behind)
-        else:
-            yield _DONE
-            return
+def _write(log: LogFiles, chunks: Sequence[Chunk], behind: int) -> NoSpace | None:
+    try:
+        log.write_many(tuple(chunks))
+    except DiskFull as error:
+        return NoSpace(error, behind)
+    return None
+
+
+def _carry_out_if_there_is_space(files: Files, job: Job) -> NoSpace | None:
+    try:
+        _carry_out_alone(files, job)
+    except DiskFull as error:
+        return NoSpace(error, None)
+    return None
 
 
 class DiskLoop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from quorumd.raft.types import SnapshotId
@@ -11,7 +12,8 @@ from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_store import SnapshotStore
 
 
-class WriteRecords(NamedTuple):
+@dataclass(slots=True)
+class WriteRecords:
     """Append a chunk of batches to the log."""
 
     write: int

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from quorumd.raft.types import Address
-from quorumd.server.model.disk_jobs import Disk, DiskListener, Files
+from quorumd.server.model.disk_jobs import DiskListener, Files, Job
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerCall, PeerListener
 from quorumd.server.model.snapshot_builds import Builder
@@ -27,10 +27,12 @@ class TimerHandle(Protocol):
     def cancel(self) -> None: ...
 
 
-class PartitionDisk(Disk, Protocol):
-    """Writes to a partition's directory, in the order of the jobs."""
+class PartitionDisk(Protocol):
+    """Writes to a partition's directory, in the order of the jobs; a `Disk` that is started and stopped."""
 
     def start(self) -> None: ...
+    def submit(self, job: Job) -> None: ...
+    def flush(self) -> None: ...
     def stop(self) -> None:
         """Finish what is queued. Blocks until it is done."""
 
