@@ -29,6 +29,7 @@ from quorumd.server.net.connection_quotas import ConnectionLimits, LimitsOfListe
 from quorumd.server.net.listeners import Listeners
 from quorumd.server.node_status import access_as_json
 from quorumd.server.partition.partition import Partition, PartitionHooks, PartitionSettings
+from quorumd.server.partition.stopping import close, hand_over
 from quorumd.server.peers.outbound import OutboundSettings
 from quorumd.server.requests.raft_gate import RaftGate
 from quorumd.server.snapshots.settings import SnapshotSettings
@@ -394,14 +395,14 @@ class Node:
     async def _shut_down(self) -> None:
         LOG.info("stopping")
         timeout_s = self.config.quorum_request_timeout_ms / 1000
-        await self.partition.hand_over(timeout_s)
+        await hand_over(self.partition, timeout_s)
         if self.tls is not None:
             self.tls.close()
         await self.listeners.close(CLOSE_GRACE_S)
         if self.http is not None and self._page is not None:
             await self.http.close()
             await self._page.close()
-        await self.partition.close()
+        await close(self.partition)
         self.handshakes.close()
         self._directory.close()
         LOG.info("stopped")

@@ -7,7 +7,6 @@ failed disk, and ends the process before it can harm the log.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -57,8 +56,6 @@ from quorumd.storage.snapshot_store import SnapshotNotFound
 
 LOG: Final = Logger("raft")
 
-DRAIN_S: Final = 2.0
-"""How long a leader that shuts down waits for what it has appended to be committed."""
 SLOW_WRITE_S: Final = 1.0
 """A write that takes so long may be why this replica heard nothing of the leader."""
 
@@ -115,7 +112,8 @@ class Partition:
         self._logged_at: tuple[int, int | None] | None = None
         """The epoch and the leader of the last line about a role."""
         self._role_lines = RateLimit(1 / 60, burst=10, clock=runtime.monotonic_s)
-        self._progress = asyncio.Event()
+        self.progress = asyncio.Event()
+        """Set whenever something was committed or a role changed."""
         self._report_lines = RateLimit(per_second=2, burst=20)
         self.log, self.store = recovered.log, recovered.snapshots
         self.producers = recovered.producers
@@ -231,31 +229,18 @@ class Partition:
         self.driver.start()
         self.snapshots.start()
 
-    async def hand_over(self, timeout_s: float) -> None:
-        """Before the listeners close: let what was appended commit, then give leadership away."""
+    def drain(self) -> None:
+        """Take no append from now on, because the node stops."""
         self._is_draining = True
-        if self.node.is_leader:
-            await self._wait_until(lambda: not self.produce_handler.parked_count, DRAIN_S)
-        self.resign()
-        if self.node.role is Role.RESIGNED:
-            await self._wait_until(lambda: self.node.role is not Role.RESIGNED, timeout_s)
 
     def resign(self) -> None:
         """Give leadership away, and take no append from now on, because the node stops."""
-        self._is_draining = True
+        self.drain()
         self.handle(ResignationRequested(reason="the node shuts down", shutting_down=True))
         self.fetch_handler.on_leadership_lost()
 
-    async def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Check again whenever something was committed or a role changed; give up after a while."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while not condition():
-                    self._progress.clear()
-                    await self._progress.wait()
-
-    async def close(self) -> None:
-        """Stop for good: peers, timers, disk, log, in this order. What was queued is written."""
+    def stop(self) -> None:
+        """Take no event any more, neither of a timer; what was queued is still written."""
         self.driver.stop()
         self._timer.cancel()
         self._registration.close()
@@ -263,11 +248,6 @@ class Partition:
         self.snapshots.close()
         self.produce_handler.close()
         self.fetch_handler.close()
-        await self.outbound.close()
-        await asyncio.to_thread(self.disk.stop)
-        await self.snapshots.ended()
-        await asyncio.to_thread(self.reader.close)
-        await asyncio.to_thread(self.log.close)
 
     # -- events
 
@@ -366,7 +346,7 @@ class Partition:
         self.snapshots.build_if_due()
         if self.health.is_disk_full:
             self._give_lead_away_if_committed()
-        self._progress.set()
+        self.progress.set()
 
     def _on_snapshot_installed(self, facts: SnapshotFacts) -> None:
         self.snapshots.note_installed(facts)
@@ -380,7 +360,7 @@ class Partition:
         if effect.role is not Role.LEADER:
             self.produce_handler.on_leadership_lost()
             self.fetch_handler.on_leadership_lost()
-        self._progress.set()
+        self.progress.set()
 
     def _log_role(self, effect: AnnounceRole) -> None:
         """Always if the epoch or the leader is another; a replica that campaigns in vain does it for long."""

@@ -69,7 +69,7 @@ class Parts:
         made.producers = cast(Any, SimpleNamespace(commit=lambda offset: None))
         made.snapshots = cast(Any, SimpleNamespace(build_if_due=lambda: None))
         made._registration = made._witness_lead = cast(Any, SimpleNamespace(on_role=lambda: None))
-        made._progress = cast(Any, SimpleNamespace(set=lambda: None))
+        made.progress = cast(Any, SimpleNamespace(set=lambda: None))
         made._role_lines = RateLimit(1 / 60, burst=2, clock=self.clock.monotonic_s)
         made._logged_at = None
         made._election_since = None

@@ -40,6 +40,7 @@ from quorumd.server.model.topic import METADATA
 from quorumd.server.net.listeners import Listeners
 from quorumd.server.node import EXIT_FAILED, Node, open_partition
 from quorumd.server.partition.partition import Partition
+from quorumd.server.partition.stopping import close
 from quorumd.server.peers.outbound import FETCH, Outbound, OutboundSettings
 from quorumd.server.peers.peer_channel import TcpPeerChannel
 from quorumd.server.requests.raft_requests import RaftRequestHandler
@@ -369,7 +370,7 @@ async def alone(folder: Path, **clocks: Callable[[], int]) -> AsyncIterator[Alon
         for client in made.clients:
             client.close()
         await listeners.close(0)
-        await partition.close()
+        await close(partition)
         directory.close()
     assert not failures
 
@@ -551,7 +552,7 @@ def test_a_leader_that_has_resigned_is_no_leader_to_clients(tmp_path: Path) -> N
         assert partition.view.leader_id is None
         assert partition.view.leader_endpoints == ()
         assert partition.view.leader_id is None
-        await partition.close()
+        await close(partition)
         directory.close()
 
     run(work())
@@ -595,7 +596,7 @@ def test_a_node_whose_log_lost_committed_records_ends_with_a_reason_and_an_exit_
         node.partition.node.core.recorded_offset = 100
         node.partition.start()
         assert codes == [EXIT_FAILED]
-        await node.partition.close()
+        await close(node.partition)
         directory.close()
 
     run(work())

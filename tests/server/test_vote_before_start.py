@@ -15,6 +15,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.topic import METADATA
 from quorumd.server.net.listeners import Listeners
 from quorumd.server.node import open_partition
+from quorumd.server.partition.stopping import close
 from quorumd.storage.directory import format_directory, open_directory
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.wire.codec import decode
@@ -89,7 +90,7 @@ def test_a_vote_that_is_asked_for_before_the_start_is_answered_after_it(tmp_path
             assert (voted.leader_epoch, voted.vote_granted) == (5, True)
         finally:
             await listeners.close(0)
-            await partition.close()
+            await close(partition)
             directory.close()
 
     run(work())

@@ -23,6 +23,7 @@ from quorumd.server.model.topic import METADATA
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
 from quorumd.server.node import open_partition
+from quorumd.server.partition.stopping import close
 from quorumd.server.translate.fetch import FETCH_MAX_BYTES
 from quorumd.storage.directory import format_directory, open_directory
 from quorumd.storage.filesystem import RealFileSystem
@@ -105,7 +106,7 @@ async def leading(folder: Path) -> AsyncIterator[Dispatch]:
     try:
         yield Dispatch(partition, metrics)
     finally:
-        await partition.close()
+        await close(partition)
         directory.close()
 
 
