@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final
 
 SAMPLE_SECONDS: Final = 30.0
@@ -81,18 +82,28 @@ class SampledStats:
 class Histogram:
     """Counts of values by upper bound (inclusive), and their sum."""
 
-    __slots__ = ("_counts", "bounds", "sum")
+    __slots__ = ("_above", "_counts", "_place", "_up_to", "bounds", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         """`bounds` ascend; one more bucket, without a bound, takes what is above the last."""
         self.bounds = tuple(bounds)
         self._counts = [0] * (len(self.bounds) + 1)
         self.sum = 0.0
+        # The bucket of the last value: the next one mostly goes there, too.
+        self._place, self._above, self._up_to = 0, -inf, self.bounds[0]
 
     def observe(self, value: float, count: int = 1) -> None:
         """Take a value `count` times."""
-        self._counts[bisect_left(self.bounds, value)] += count
+        if not self._above < value <= self._up_to:
+            self._find(value)
+        self._counts[self._place] += count
         self.sum += value * count
+
+    def _find(self, value: float) -> None:
+        bounds = self.bounds
+        self._place = place = bisect_left(bounds, value)
+        self._above = bounds[place - 1] if place else -inf
+        self._up_to = bounds[place] if place < len(bounds) else inf
 
     def observe_each(self, values: Sequence[float]) -> None:
         """Take these values, at least one."""
@@ -101,9 +112,11 @@ class Histogram:
             return
         counts, bounds = self._counts, self.bounds
         self.sum += sum(values)
-        place = bisect_left(bounds, min(values))
-        if place == bisect_left(bounds, max(values)):
-            counts[place] += len(values)
+        smallest = min(values)
+        if not self._above < smallest <= self._up_to:
+            self._find(smallest)
+        if max(values) <= self._up_to:
+            counts[self._place] += len(values)
             return
         for value in values:
             counts[bisect_left(bounds, value)] += 1
