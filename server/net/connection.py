@@ -304,7 +304,7 @@ class Connection(Caller):
         if (
             key != self._key
             or version != self._version
-            or not frame.startswith(self._client, HEAD_BYTES)
+            or frame[HEAD_BYTES : self._body_at] != self._client
         ) and not self._meet(frame, key, version):
             return
         request = InboundRequest(self, key, version, correlation_id, frame, self._body_at, now_ns)

@@ -161,10 +161,10 @@ class ProduceResponseWriter:
 
     def encode(self, correlation_id: int, base_offset: int, log_start_offset: int) -> bytes:
         """A complete response to a batch that was appended: length, header and body."""
-        pack, size, head, tail = self._layout.pack, self._size, self._head, self._tail
+        layout, size, head, tail = self._layout, self._size, self._head, self._tail
         if self._version < _LOG_START_FROM:
-            return pack(size, correlation_id, head, base_offset, -1, tail)
-        return pack(size, correlation_id, head, base_offset, -1, log_start_offset, tail)
+            return layout.pack(size, correlation_id, head, base_offset, -1, tail)
+        return layout.pack(size, correlation_id, head, base_offset, -1, log_start_offset, tail)
 
     def encode_refusal(
         self, correlation_id: int, error_code: int, record_index: int, message: bytes
