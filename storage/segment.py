@@ -21,8 +21,9 @@ from quorumd.storage.index import SegmentIndex
 from quorumd.storage.layout import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from quorumd.storage.write_marker import MARKER_BYTES, build_marker
 
-ZERO_STEP_BYTES: Final = 4 << 20
-_ZEROS: Final = bytes(1 << 20)
+ZERO_STEP_BYTES: Final = 256 << 10
+"""So much is written ahead. More makes the sync behind it longer, less makes more of them change metadata."""
+_ZEROS: Final = bytes(ZERO_STEP_BYTES)
 RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 """Offsets in indexes are int32 relative to the first offset of the segment."""
 

@@ -12,6 +12,7 @@ from quorumd.storage.errors import DamagedLog, OffsetNotInLog
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
 from quorumd.storage.layout import index_path, log_path, time_index_path
 from quorumd.storage.log import Chunk, ChunkSummary, Log
+from quorumd.storage.segment import ZERO_STEP_BYTES
 from quorumd.storage.tail_cache import CHUNKS_READ_MAX
 from quorumd.wire.batch_header import stamp
 from quorumd.wire.records import Record, build_batch, iter_records, read_header
@@ -191,7 +192,7 @@ def test_zeros_are_written_ahead_and_cut_off_at_a_clean_stop(place: Place) -> No
     fill(log, [0])
     path = log_path(directory, 0)
     handle = fs.open(path)
-    assert fs.size(handle) == len(batch(0)) + (4 << 20)
+    assert fs.size(handle) == len(batch(0)) + ZERO_STEP_BYTES
     log.close()
     assert fs.size(handle) == len(batch(0))
     fs.close(handle)
@@ -202,7 +203,7 @@ def test_zeros_can_be_written_in_an_idle_moment(counting: tuple[FaultyFileSystem
     log = open_log(fs, directory, segment_bytes=32 << 20)
     log.prepare()
     log.prepare()
-    assert len(fs.contents(log_path(directory, 0))) == (4 << 20) + 1
+    assert len(fs.contents(log_path(directory, 0))) == ZERO_STEP_BYTES + 1
     fs.log.clear()
     log.append(batch(0), 0, 1)
     log.write(batch(0, epoch=1), 0, 1)
