@@ -40,6 +40,8 @@ from quorumd.wire.registry import PRODUCE_KEY
 _LENGTH_BYTES: Final = 4
 _HEAD: Final = Struct(">ihhi")  # length, api key, version, correlation id
 _OPEN: Final = ConnectionState.OPEN
+_NOT_MET: Final = NO_KEY + 1
+"""Api key and version of no frame, however short: each is read until a client is known."""
 
 
 class Connection(Caller):
@@ -78,7 +80,7 @@ class Connection(Caller):
         self._waiting: deque[InboundRequest] = deque()
         self._out: list[bytes | memoryview] = []
         self.in_flight_bytes = self._out_bytes = self._body_at = 0
-        self._key = self._version = NO_KEY
+        self._key = self._version = _NOT_MET
         self._client = b""
         self._is_collecting = False
         """While frames that arrived together are dispatched: their responses leave together."""

@@ -66,6 +66,20 @@ def counts(at: At) -> tuple[int, int, int, int]:
 NOTHING = (0, 0, 0, 0)
 
 
+@pytest.mark.parametrize("before", [b"", request_frame(1)], ids=["first", "behind another"])
+@pytest.mark.parametrize("size", range(1, 10))
+def test_a_request_without_room_for_a_header_closes_its_connection(
+    at: At, before: bytes, size: int
+) -> None:
+    """Its api key is none of those that are counted."""
+    at.connection.data_received(before + struct.pack(">i", size) + bytes(size))
+    at.dispatcher.answer_all()
+    at.turn()
+    assert at.connection.state is S.LINGERING
+    assert bool(at.transport.sent) == bool(before)
+    assert not at.dispatcher.requests
+
+
 def test_a_request_counts_until_its_response_is_sent(at: At) -> None:
     frame = request_frame(1)
     size = len(frame) - 4
