@@ -50,8 +50,9 @@ class Scale:
 
     def consumers(self) -> None:
         with self._quorum() as quorum:
-            self._readers(quorum, "tailing consumers", self._args.consumers)
+            # First: a load leaves free memory, which they would take.
             self._waiting_fetches(quorum)
+            self._readers(quorum, "tailing consumers", self._args.consumers)
 
     def connections(self) -> None:
         """Idle ones, each of which has asked something and still can; the memory of each."""

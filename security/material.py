@@ -61,7 +61,7 @@ class Material:
 
 
 class Readable(NamedTuple):
-    """What can be read of stores of which some may be damaged."""
+    """The contents of stores, of which some may be damaged, as far as they can be read."""
 
     material: Material
     """Without a private key and a chain, or without roots, where they are `unknown`."""
