@@ -126,6 +126,7 @@ def test_an_audit_that_finds_nothing_is_noticed() -> None:
     assert all("missed" in problem for problem in problems)
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_that_the_simulator_catches_is_found_on_the_disks_as_well(name: str) -> None:
     bug, kind = PLANTED[name], BUGS[name]

@@ -314,6 +314,7 @@ def test_a_long_run_without_a_terminal_says_how_far_it_is(monkeypatch: pytest.Mo
     assert lines[-1].endswith(" seeds/s, 0 failed")
 
 
+@pytest.mark.pure
 def test_a_planted_bug_is_there_in_the_workers_and_gone_behind_it() -> None:
     result = invoke("--seeds", "1..2", "--jobs", "2", "--plant", "Granted vote leaves unsynced")
     assert result.exit_code == 1

@@ -135,6 +135,8 @@ def test_the_command_says_how_much_it_has_seen() -> None:
 # -- what a state is
 
 
+# The fields that are found by their names in an instance's dictionary, which machine code has not.
+@pytest.mark.pure
 def test_every_field_of_the_core_and_the_driver_is_accounted_for() -> None:
     space = Space(TINY)
     local = space.replicas.values[space.initial().a]
