@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from quorumd.config.connection_limits import ConnectionLimits, ListenerLimits
 from quorumd.config.declaration import NO_DEFAULT, keys_of
 from quorumd.config.errors import BadValue, ConfigError, ConfigProblem
 from quorumd.config.keys import ENVIRONMENT_PREFIX, HTTP_SCOPE, KEYS, TLS_KEYS, scope_of
-from quorumd.config.model import Config, ListenerLimits
+from quorumd.config.model import Config
 from quorumd.config.references import FileReference
 from quorumd.config.secrets import Secret
 from quorumd.config.source import NO_FILE, Entries, read
@@ -135,9 +136,11 @@ def _limits_of_listeners(found: Mapping[str, Any]) -> dict[str, ListenerLimits]:
         scope = scope_of(listener.name)
         own = ListenerLimits(
             found.get(scope + "max.connections"),
-            found.get(scope + "max.connections.per.ip"),
-            found.get(scope + "max.connections.per.ip.overrides", {}),
-            found.get(scope + "max.connection.creation.rate"),
+            ConnectionLimits(
+                found.get(scope + "max.connections.per.ip"),
+                found.get(scope + "max.connections.per.ip.overrides", {}),
+                found.get(scope + "max.connection.creation.rate"),
+            ),
         )
         if own != ListenerLimits():
             limits[listener.name] = own

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
 from quorumd.config import values
 from quorumd.config.addresses import ConfiguredVoter
+from quorumd.config.connection_limits import ListenerLimits
 from quorumd.config.declaration import configuration, key
 from quorumd.config.node_principals import NodePrincipals, node_principals, super_users
 from quorumd.config.tls import SecurityProtocol, TlsConfig, protocol_map, security_protocol
@@ -25,15 +24,6 @@ _TEN_YEARS_MS = 3_650 * _A_DAY_MS
 _MAX_BATCH_BYTES = 8 << 20
 _MAX_TOTAL_BYTES = 1 << 50
 _MAX_FILE_BYTES = 2**31 - 1  # positions in the offset index are 32-bit
-
-
-class ListenerLimits(NamedTuple):
-    """How many connections one listener takes, beside what the node does; None: no limit of its own."""
-
-    connections: int | None = None
-    per_ip: int | None = None
-    per_ip_overrides: Mapping[str, int] = MappingProxyType({})
-    per_second: int | None = None
 
 
 _TIMEOUT_MS = WholeNumber(1, _A_DAY_MS, "milliseconds")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from quorumd.config.connection_limits import ConnectionLimits
 from quorumd.config.errors import BadValue
 from quorumd.config.model import Config
 from quorumd.raft.config import RaftConfig, StoredState
@@ -25,7 +26,6 @@ from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA, TopicPartition
 from quorumd.server.model.unhandled import end_on_unhandled
-from quorumd.server.net.connection_quotas import ConnectionLimits, LimitsOfListener
 from quorumd.server.net.listeners import Listeners
 from quorumd.server.node_status import access_as_json
 from quorumd.server.partition.partition import Partition, PartitionHooks, PartitionSettings
@@ -285,10 +285,7 @@ class Node:
                 config.max_connections_per_ip_overrides,
                 config.max_connection_creation_rate,
             ),
-            limits_of={
-                name: LimitsOfListener(own.connections, ConnectionLimits(*own[1:]))
-                for name, own in config.listener_limits.items()
-            },
+            limits_of=config.listener_limits,
         )
         self.http: HttpServer | None = None
         self._page: QuorumPage | None = None

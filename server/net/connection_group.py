@@ -10,15 +10,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, Generic, Protocol, TypeVar
 
+from quorumd.config.connection_limits import NO_LIMITS, ConnectionLimits, ListenerLimits
 from quorumd.config.keys import scope_of
 from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.net.connection_quotas import (
-    NO_LIMITS,
-    ConnectionLimits,
-    ConnectionQuotas,
-    LimitsOfListener,
-)
+from quorumd.server.net.connection_quotas import ConnectionQuotas
 from quorumd.server.net.connection_slots import ConnectionSlots, KnownPeers, SlotHolder
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.inbound_request import Dispatcher, RequestConnection
@@ -77,7 +73,7 @@ class ConnectionGroup(Generic[C]):
         may_speak_for: Callable[[str, str, int], bool] | None = None,
         is_behind: Callable[[int], bool] | None = None,
         limits: ConnectionLimits = NO_LIMITS,
-        limits_of: Mapping[str, LimitsOfListener] = MappingProxyType({}),
+        limits_of: Mapping[str, ListenerLimits] = MappingProxyType({}),
         protocols: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`protocols` and `limits_of` are the listeners', by name."""

@@ -11,27 +11,9 @@ delays what is closed here: a connection that waited would hold a slot.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from time import monotonic_ns
-from typing import Final, NamedTuple
 
-
-class ConnectionLimits(NamedTuple):
-    """As they are configured; None: no limit."""
-
-    per_ip: int | None = None
-    per_ip_overrides: Mapping[str, int] = {}
-    per_second: int | None = None
-
-
-NO_LIMITS: Final = ConnectionLimits()
-
-
-class LimitsOfListener(NamedTuple):
-    """Of one listener, beside those of the node."""
-
-    clients: int | None = None
-    quotas: ConnectionLimits = NO_LIMITS
+from quorumd.config.connection_limits import ConnectionLimits
 
 
 class ConnectionQuotas:

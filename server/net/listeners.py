@@ -14,6 +14,7 @@ from time import monotonic_ns
 from types import MappingProxyType
 from typing import Final, cast
 
+from quorumd.config.connection_limits import NO_LIMITS, ConnectionLimits, ListenerLimits
 from quorumd.config.tls import SecurityProtocol
 from quorumd.raft.types import Endpoint
 from quorumd.security.handshakes import Handshakes
@@ -22,11 +23,6 @@ from quorumd.security.tls_stream import TlsStream, secured
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.net.connection import Connection
 from quorumd.server.net.connection_group import ConnectionGroup
-from quorumd.server.net.connection_quotas import (
-    NO_LIMITS,
-    ConnectionLimits,
-    LimitsOfListener,
-)
 from quorumd.server.net.connection_slots import KnownPeers
 from quorumd.server.net.connection_state import TAKES_REQUESTS, CloseReason
 from quorumd.server.net.handshake_watch import HandshakeWatch
@@ -84,7 +80,7 @@ class Listeners:
         may_speak_for: Callable[[str, str, int], bool] | None = None,
         is_behind: Callable[[int], bool] | None = None,
         limits: ConnectionLimits = NO_LIMITS,
-        limits_of: Mapping[str, LimitsOfListener] = MappingProxyType({}),
+        limits_of: Mapping[str, ListenerLimits] = MappingProxyType({}),
     ) -> None:
         """Nothing is opened yet; the event loop runs. `max_idle_ms` of 0 or less: idle ones stay.
 

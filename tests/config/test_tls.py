@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorumd.config.connection_limits import ConnectionLimits, ListenerLimits
 from quorumd.config.errors import ConfigError
 from quorumd.config.keys import KEYS, TLS_KEYS, known_keys, variable_of
 from quorumd.config.load import load
-from quorumd.config.model import Config, ListenerLimits
+from quorumd.config.model import Config
 from quorumd.config.node_principals import NodePrincipals
 from quorumd.config.secrets import Secret
 from quorumd.config.tls import ClientAuth, SecurityProtocol, StoreType, TlsConfig
@@ -378,7 +379,9 @@ def test_a_listener_has_limits_beside_the_nodes(write: Write) -> None:
     assert config.max_connections_per_ip is None
     assert config.max_connection_creation_rate is None
     overrides = {"10.0.0.7": 100, "2001:db8::7": 0}
-    assert config.listener_limits == {"CLIENT-A": ListenerLimits(20, 5, overrides, 30)}
+    assert config.listener_limits == {
+        "CLIENT-A": ListenerLimits(20, ConnectionLimits(5, overrides, 30))
+    }
     assert load(write(TWO, "listener.name.client-a.max.connections.per.ip: -1\n"), {}) == load(
         write(TWO), {}
     )

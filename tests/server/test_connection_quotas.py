@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from quorumd.config.connection_limits import ConnectionLimits, ListenerLimits
 from quorumd.security.credentials import Credentials
 from quorumd.server.net import connection_quotas
-from quorumd.server.net.connection_quotas import (
-    ConnectionLimits,
-    ConnectionQuotas,
-    LimitsOfListener,
-)
+from quorumd.server.net.connection_quotas import ConnectionQuotas
 from quorumd.server.net.connection_slots import ConnectionSlots
 from tests.support.certificates import Certificates
 from tests.support.serving import (
@@ -86,7 +83,7 @@ def refusing_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_listener_has_limits_of_its_own_beside_the_nodes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    limits_of = {"OUTSIDE": LimitsOfListener(quotas=ConnectionLimits(1, {"127.0.0.3": 2}))}
+    limits_of = {"OUTSIDE": ListenerLimits(quotas=ConnectionLimits(1, {"127.0.0.3": 2}))}
 
     async def work() -> None:
         async with serving(
@@ -121,7 +118,7 @@ def test_a_listener_has_limits_of_its_own_beside_the_nodes(
 
 
 def test_new_connections_that_a_listener_refuses_are_none_of_the_nodes_second() -> None:
-    limits_of = {"OUTSIDE": LimitsOfListener(quotas=ConnectionLimits(per_second=1))}
+    limits_of = {"OUTSIDE": ListenerLimits(quotas=ConnectionLimits(per_second=1))}
 
     async def work() -> None:
         async with serving(
@@ -143,7 +140,7 @@ def test_clients_of_a_listener_at_its_limit_are_refused_with_its_key(
 ) -> None:
     async def work() -> None:
         async with serving(
-            Parking(answering), names=LISTENERS, limits_of={"OUTSIDE": LimitsOfListener(2)}
+            Parking(answering), names=LISTENERS, limits_of={"OUTSIDE": ListenerLimits(2)}
         ) as served:
             outside = [await served.connect(1, ip="127.0.0.2") for _ in range(3)]
             assert [await is_served(each) for each in outside] == [True, True, False]

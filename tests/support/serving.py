@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from quorumd.config.connection_limits import NO_LIMITS, ConnectionLimits, ListenerLimits
 from quorumd.raft.types import Endpoint
 from quorumd.security.handshakes import Handshakes
 from quorumd.security.identity import TlsSide
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.net.connection_quotas import NO_LIMITS, ConnectionLimits, LimitsOfListener
 from quorumd.server.net.inbound_request import InboundRequest, Steps
 from quorumd.server.net.listeners import Listeners
 
@@ -174,7 +174,7 @@ async def serving(
     max_idle_ms: int = 0,
     sides: Mapping[str, TlsSide] = MappingProxyType({}),
     limits: ConnectionLimits = NO_LIMITS,
-    limits_of: Mapping[str, LimitsOfListener] = MappingProxyType({}),
+    limits_of: Mapping[str, ListenerLimits] = MappingProxyType({}),
 ) -> AsyncIterator[Served]:
     """Listeners on free ports of the loopback."""
     metrics = Metrics()
