@@ -191,7 +191,9 @@ def test_at_a_rate_requests_are_sent_whether_others_are_answered_or_not(
     start: Callable[..., Node],
 ) -> None:
     result = run(start(), clients=8, rate=200, warmup=0.1, seconds=0.5)
-    assert result["requests"] + result["unanswered"] == pytest.approx(100, abs=2)
+    due = 200 * result["seconds"]  # on a busy machine the generator measures for longer than asked
+    assert due >= 100
+    assert result["requests"] + result["unanswered"] == pytest.approx(due, abs=2)
     assert result["p50_ms"] < 50
 
 
@@ -204,7 +206,9 @@ def test_at_a_rate_who_waits_for_a_free_client_has_waited(start: Callable[..., N
 
     result = run(start(slowly), clients=1, rate=100, warmup=0, seconds=1)
     assert result["requests"] < 55
-    assert result["requests"] + result["unanswered"] == pytest.approx(100, abs=2)
+    due = 100 * result["seconds"]
+    assert due >= 100
+    assert result["requests"] + result["unanswered"] == pytest.approx(due, abs=2)
     # Answered ones waited up to half a second, those of the queue's end until the end.
     assert 300 < result["max_ms"] < 1100
     assert result["p50_ms"] > 150
