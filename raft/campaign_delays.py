@@ -1,4 +1,4 @@
-"""How long a voter waits before it campaigns: at random, so that campaigns rarely collide.
+"""Delay of a voter before it campaigns: at random, so that campaigns rarely collide.
 
 Source: KIP-595, gridlocked elections.
 """

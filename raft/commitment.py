@@ -1,4 +1,4 @@
-"""What follows when more of the log is known to be committed.
+"""Consequences of an advance of the high watermark.
 
 Sources: KIP-595 (high watermark), KIP-856 (removal, cluster id, bootstrapping).
 """

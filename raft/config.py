@@ -1,4 +1,4 @@
-"""What a replica starts from: its configuration, and the quorum state on disk."""
+"""Configuration that a replica starts with, and the quorum state on disk."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RaftConfig:
     is_witness: bool
     auto_join: bool
     snapshot_bytes_per_s: int | None
-    """How fast a snapshot is copied from the leader at most; None: as fast as can be."""
+    """Limit of the rate at which a snapshot is copied from the leader; None: no limit."""
     endpoints: tuple[Endpoint, ...] = ()
     configured_voters: VoterSet = field(default_factory=VoterSet)
     formatted_voters: VoterSet = field(default_factory=VoterSet)
@@ -49,7 +49,7 @@ class RaftConfig:
 
     @property
     def leader_contact_ms(self) -> int:
-        """How long a response of the leader counts as contact.
+        """Time in ms for which a response of the leader counts as contact.
 
         A Kafka voter misses the leader at the same moment as a witness beside it. If the witness refused
         the voter then, the voter would ask again only after another fetch timeout: a witness is a

@@ -174,7 +174,7 @@ class Core:
         return keys[0] if len(keys) == 1 else ReplicaKey(replica_id)
 
     def endpoints_of(self, replica: ReplicaKey) -> tuple[Endpoint, ...]:
-        """Where a replica is reached, as far as voter set and leader hints tell.
+        """Endpoints of a replica, as far as voter set and leader hints tell.
 
         A key under the own id that lacks the uuid means a rival.
         """
@@ -311,7 +311,7 @@ class Core:
     def reply_fields(
         self, error: KafkaError | None = None, top_level_error: KafkaError | None = None
     ) -> ReplyFields:
-        """What every reply says: epoch and leader as they are known here, and what is wrong."""
+        """Fields of every reply: epoch and leader as they are known here, and the errors."""
         return {
             "epoch": self.epoch,
             "leader_id": self.leader_id,
@@ -321,7 +321,7 @@ class Core:
         }
 
     def leader_endpoints_for_replies(self) -> tuple[Endpoint, ...]:
-        """Where the leader is reached, for those that ask this replica; empty if it is not known."""
+        """Endpoints of the leader, for replicas that ask this one; empty if it is not known."""
         return () if self.leader is None else self.endpoints_of(self.leader)
 
     @property

@@ -17,7 +17,7 @@ class Writes:
     state: int = 0
     """The last one of the quorum state: messages that name epoch, leader or vote leave after it."""
     log: deque[tuple[int, int]] = field(default_factory=deque)
-    """Those of the log that are not on disk: number, and end offset (exclusive) that it syncs."""
+    """Writes of the log that are not on disk: number, and end offset (exclusive) that it syncs."""
 
     def next(self) -> int:
         """The number of the next write."""
@@ -207,7 +207,7 @@ class KafkaLogState:
 
 @dataclass(slots=True)
 class ReassignmentState:
-    """How far this replica is in leaving the voters by a reassignment (KIP-642)."""
+    """State of this replica's leaving the voters by a reassignment (KIP-642)."""
 
     handed_over_at: int | None = None
     """Offset of the voter set under which it resigned as leader, for its successor to remove it."""

@@ -1,4 +1,4 @@
-"""What the core asks for: every event makes an ordered list of these.
+"""Effects that the core asks for: every event makes an ordered list of these.
 
 Writes are numbered in the order in which they must reach the disk. An effect that may leave only after a
 write names it in `after` (0: none); the driver holds the effect until that write, and so every earlier

@@ -1,4 +1,4 @@
-"""What a voter set means to one replica."""
+"""The meaning of a voter set for one replica."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Electorate:
     others: tuple[ReplicaKey, ...]
     has_local: bool
     others_needed: int
-    """How many other voters make a majority with this replica, if it votes."""
+    """Number of other voters that make a majority with this replica, if it votes."""
     has_moved: bool
     """This replica is reached elsewhere than the set says."""
     is_settled: bool

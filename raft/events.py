@@ -1,4 +1,4 @@
-"""What can happen to a replica: everything that enters the core, in the past tense.
+"""Events of a replica: everything that enters the core, in the past tense.
 
 A request of a peer carries `reply_to`, an opaque number that comes back with the reply. A response of
 a peer carries the `request_id` under which the request was sent. Absent values are None: sentinels of the
@@ -23,7 +23,7 @@ class VoteRequestReceived:
     reply_to: int
     cluster_id: str | None
     voter: ReplicaKey | None
-    """Whom the request is meant for, if the asker said."""
+    """The replica that the request is meant for, if the asker named one."""
     candidate: ReplicaKey
     epoch: int
     last: OffsetAndEpoch
@@ -66,7 +66,7 @@ class FetchRequestReceived:
     position: OffsetAndEpoch
     max_wait_ms: int
     high_watermark: int | None
-    """What the replica knows: -1 nothing yet, None if it does not say."""
+    """High watermark that the replica knows: -1 none yet, None if the request does not say."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What must hold of a replica at any time, and between any two moments of its life.
+"""Invariants of a replica, at any time and between any two moments of its life.
 
 `InvariantViolation` stops the process: going on could corrupt the log. The simulator and the tests run
 both checks after every event; the daemon relies on the assertions inside the rules.

@@ -1,4 +1,4 @@
-"""What the rules know of the log: offsets, epochs and voter sets, never record bytes.
+"""The rules' view of the log: offsets, epochs and voter sets, never record bytes.
 
 Three cursors: the start, the end, and the end of what this replica has synced. Every change here is
 paired with an effect that makes the disk follow. Source: KIP-595 (log reconciliation), KIP-320.
@@ -52,7 +52,7 @@ class LogView:
 
     @property
     def end(self) -> OffsetAndEpoch:
-        """Where the log ends, and the epoch of its last record."""
+        """End offset of the log (exclusive), and the epoch of its last record."""
         return position_of(self.end_offset, self.last_epoch)
 
     @property
@@ -133,7 +133,7 @@ class LogView:
         return OffsetAndEpoch(self.epoch_starts[at][1], self.epoch_starts[at - 1][0])
 
     def prefix_end(self, end_offset: int) -> OffsetAndEpoch:
-        """Where the part of this log below `end_offset` ends, and the epoch of its last record.
+        """`end_offset` (exclusive) with the epoch of the last record of this log below it.
 
         As in `last_epoch` that is the epoch of a snapshot if the part is empty, else 0.
         """
@@ -178,7 +178,7 @@ class LogView:
         return newest if min(position.offset, reaches) <= self.start_offset else None
 
     def diverging_from(self, position: OffsetAndEpoch) -> OffsetAndEpoch:
-        """Where a log that ends at `position`, which this one does not contain, parts from this one.
+        """Point at which a log that ends at `position`, which this one does not contain, parts from this one.
 
         The largest epoch not above the position's that may still agree, and where it ends here
         (KIP-595, Fetch request handling, step 3).
@@ -189,7 +189,7 @@ class LogView:
         return found
 
     def truncation_point(self, diverging: OffsetAndEpoch) -> int:
-        """Where to cut after a leader said that its log ends `diverging.epoch` at `diverging.offset`.
+        """Offset to cut at after a leader said that its log ends `diverging.epoch` at `diverging.offset`.
 
         Everything of a later epoch diverges, and in that epoch itself everything from that offset on
         (KIP-595, Fetch response handling, step 2). Where this log has nothing of that epoch, what it

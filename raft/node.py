@@ -214,7 +214,7 @@ class RaftNode:
     # -- for operators
 
     def status(self) -> RaftStatus:
-        """Where this replica stands, after the last step."""
+        """State of this replica after the last step."""
         return status_of(self.core)
 
     def progress(self) -> list[ReplicaProgress]:
@@ -244,7 +244,7 @@ class RaftNode:
 
     @property
     def role(self) -> Role:
-        """What this replica is in its epoch."""
+        """Role of this replica in its epoch."""
         return self.core.role
 
     @property
@@ -283,11 +283,11 @@ class RaftNode:
         return self.core.voters
 
     def endpoints_of(self, replica: ReplicaKey) -> tuple[Endpoint, ...]:
-        """Where a replica is reached, as far as voter set and leader hints tell."""
+        """Endpoints of a replica, as far as voter set and leader hints tell."""
         return self.core.endpoints_of(replica)
 
     def unconfirmed_endpoints_of(self, replica_id: int) -> tuple[Endpoint, ...]:
-        """Where a request says that this replica leads, unless this node has a leader."""
+        """Endpoints at which a request says that this replica leads; empty if this node has a leader."""
         named_id, endpoints = self.core.known_leader.unconfirmed_endpoints
         return endpoints if named_id == replica_id and not self.core.is_led else ()
 
@@ -348,7 +348,7 @@ class RaftNode:
 
     @property
     def snapshot_download(self) -> DownloadProgress | None:
-        """How far the snapshot is that is being copied from the leader; None if none is."""
+        """Progress of the snapshot that is being copied from the leader; None if none is."""
         download = self.core.download
         if download is None:
             return None

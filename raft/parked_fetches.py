@@ -13,17 +13,17 @@ from quorumd.raft.roles import Leader, ParkedFetch
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId
 
 SPREAD_DELAY_MS: Final = 5
-"""How long voters that a commit does not need, and observers, wait for records that exist."""
+"""Time that voters which a commit does not need, and observers, wait for records that exist."""
 
 ANNOUNCE_DELAY_MS: Final = 5
-"""How long a new high watermark waits for records to travel with, before it travels alone."""
+"""Time that a new high watermark waits for records to travel with, before it travels alone."""
 
 UNPACED_REPLICAS_MAX: Final = 16
 """With more replicas than these, observers fetch no more often than `observer_pause_ms` lets them."""
 
 
 def observer_pause_ms(core: Core, leader: Leader, replica: ReplicaKey | None) -> int:
-    """How long a fetch waits at least, in ms, so that observers together fetch a thousand times a second.
+    """Least time in ms that a fetch waits, so that observers together fetch a thousand times a second.
 
     Voters do not wait. Every fetch costs the leader as much as some records do, and under load there is
     always something new: a hundred observers would take most of its time.

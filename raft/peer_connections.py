@@ -1,4 +1,4 @@
-"""What the connections to other replicas say of their processes: signs of life, and of death."""
+"""Signs of life and of death of other replicas, from the connections to their processes."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from quorumd.raft.types import ReplicaKey
 
 
 def majority(size: int) -> int:
-    """How many of `size` voters are more than half."""
+    """The least number of voters that is more than half of `size`."""
     return size // 2 + 1
 
 
@@ -33,7 +33,7 @@ def is_lost(refused: int, voters: int) -> bool:
 
 
 def successor_delay_ms(position: int | None, backoff_ms: int, backoff_max_ms: int) -> int:
-    """How long a preferred successor waits before it campaigns after EndQuorumEpoch.
+    """Time in ms that a preferred successor waits before it campaigns after EndQuorumEpoch.
 
     `position` counts from 0; None is a voter that the leader did not list.
     Source: KIP-595, EndQuorumEpoch: MIN(retryBackOffMaxMs, retryBackoffMs * 2^(N - 1)).

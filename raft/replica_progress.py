@@ -1,4 +1,4 @@
-"""What a leader knows of every other replica: how far its log is on disk, and when it fetched.
+"""A leader's knowledge of every other replica: how far its log is on disk, and when it fetched.
 
 FetchProgress is kept by id and storage id (KIP-856). Source: KIP-595, Fetch request handling.
 """
@@ -77,7 +77,7 @@ def note_log_regression(core: Core, leader: Leader, replica: ReplicaKey, end_off
 
 
 def log_regression(replica: ReplicaKey, acknowledged: int, end_offset: int) -> str:
-    """What to say of a replica that has less than it had on disk earlier in this epoch."""
+    """Warning about a replica that has less than it had on disk earlier in this epoch."""
     return (
         f"replica {replica} fetches from offset {end_offset} after it acknowledged everything below "
         f"{acknowledged}: unless that was an old request, its directory is an older copy, or a copy of "
@@ -86,7 +86,7 @@ def log_regression(replica: ReplicaKey, acknowledged: int, end_offset: int) -> s
 
 
 def progress_of(leader: Leader, voter: ReplicaKey) -> FetchProgress | None:
-    """What is known of a voter. One known by id alone is the replica that fetched last under that id."""
+    """Progress of a voter. One known by id alone is the replica that fetched last under that id."""
     exact = leader.progress.get(voter)
     if voter.uuid is not None:
         return exact

@@ -140,7 +140,7 @@ class Transfer:
 
 
 PLACES_MS = 60_000
-"""How long a leader remembers that a voter was at another place."""
+"""Time for which a leader remembers that a voter was at another place."""
 
 
 @dataclass(frozen=True, slots=True)

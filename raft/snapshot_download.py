@@ -23,12 +23,12 @@ from quorumd.raft.truncation import refuse_to_drop, reset_log
 from quorumd.raft.types import KAFKA_SNAPSHOT_MAX_BYTES, ReplicaKey, SnapshotId
 
 CHUNK_BYTES: Final = 2**20
-"""What is asked for at a time: Kafka's own figure."""
+"""Bytes that are asked for at a time: Kafka's own figure."""
 
 DOWNLOAD_RETRY_MS: Final = 1_000
 
 DOWNLOAD_RETRY_MAX_MS: Final = 10_000
-"""How long a snapshot whose copy failed is not copied again: at first, and at most."""
+"""Pause before a snapshot whose copy failed is copied again: at first, and at most."""
 
 
 def accept_offer(core: Core, request: InFlightRequest, snapshot: SnapshotId) -> None:

@@ -1,4 +1,4 @@
-"""What a replica makes of the state that it finds on disk when it starts.
+"""State of a replica that starts, made from the state on disk.
 
 Sources: KIP-595, persistent state; KIP-856, disk failures and quorum.voters.
 """

@@ -20,7 +20,7 @@ from quorumd.raft.voter_changes.voter_sets import listed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaProgress:
-    """How far one replica is, as the leader sees it. None is never; an end offset of -1 is not known."""
+    """Progress of one replica, as the leader sees it. None is never; an end offset of -1 is not known."""
 
     key: ReplicaKey
     is_voter: bool
@@ -64,7 +64,7 @@ class RaftStatus:
     has_leader_contact: bool
     """The leader responded lately, and its process is not known to be gone. False on the leader."""
     older_epoch: int | None
-    """That of the last response since this epoch began, if it was an older one: None if none was."""
+    """Epoch of the last response since this epoch began, if it was an older one: None if none was."""
     bootstrap_problem: str | None
     """Why clients cannot write yet to a quorum that is new; None on one that is not."""
     problem: str | None
@@ -100,7 +100,7 @@ class RaftStatus:
 
 
 def status_of(core: Core) -> RaftStatus:
-    """What is true of this replica now."""
+    """State of this replica now."""
     log = core.log
     leader = core.state if isinstance(core.state, Leader) else None
     return RaftStatus(

@@ -1,4 +1,4 @@
-"""What every vote and pre-vote depends on: may this replica vote, and is the other log as good as its own?"""
+"""Conditions of every vote and pre-vote: may this replica vote, and is the other log as good as its own?"""
 
 from __future__ import annotations
 

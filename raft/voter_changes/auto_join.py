@@ -1,4 +1,4 @@
-"""What a replica registers with its leader: its endpoints, and that it wants to vote (auto-join).
+"""Registration of a replica with its leader: its endpoints, and that it wants to vote (auto-join).
 
 A follower or observer asks at most one thing in each fetch timeout, the first that applies:
 

@@ -113,7 +113,7 @@ def majority_problem(core: Core, leader: Leader, voters: VoterSet) -> str | None
 
 
 def rival_silent_ms(core: Core) -> int:
-    """How long a voter has to be silent before another one may take its place under its id."""
+    """Time in ms that a voter has to be silent before another one may take its place under its id."""
     return RIVAL_SILENT_TIMEOUTS * core.config.fetch_timeout_ms
 
 

@@ -165,7 +165,7 @@ def _promotable_observer(core: Core, leader: Leader, replica_id: int) -> Voter |
 
 
 def reassignment_waits_for(core: Core, leader: Leader) -> str | None:
-    """What the reassignment that is under way waits for; None if there is none."""
+    """The condition that the reassignment under way waits for, in words; None if there is none."""
     target = core.electorate.entry.record.target
     if target is None:
         return None
