@@ -21,7 +21,7 @@ from quorumd.wire.records import (
 )
 
 WINDOW_BYTES = 1 << 20
-"""What reads a whole file reads so many bytes at a time."""
+"""Bytes that a reader of a whole file reads at a time."""
 CHUNK_BYTES = 256 << 10
 """The same where other work waits meanwhile."""
 SEEK_WINDOW_BYTES = 64 << 10
@@ -147,7 +147,7 @@ class BatchCursor:
         return found if is_valid or not self.reread(position) else self._take(position)
 
     def read_chunk(self, position: int) -> tuple[bytes, Batches]:
-        """What one read brings, and the sound batches that it begins with: one at least.
+        """The bytes of one read, and the sound batches that it begins with: one at least.
 
         Raises CorruptBatch if the first one is not sound, OSError if reading fails.
         """
@@ -210,5 +210,5 @@ class BatchCursor:
 
 
 def reason_of(error: CorruptBatch) -> str:
-    """What is wrong, without the position."""
+    """The error's message without the position."""
     return str(error).rpartition(" (batch at byte")[0]

@@ -30,7 +30,7 @@ def epoch_at(entries: Sequence[EpochStart], offset: int) -> int:
 
 
 def epochs_from(entries: Sequence[EpochStart], start_offset: int) -> list[EpochStart]:
-    """What is left of the entries when the log starts at `start_offset`.
+    """The entries that are left when the log starts at `start_offset`.
 
     Of those at or below it only the last, with the log start as its own. Source: Apache Kafka 4.3,
     LeaderEpochFileCache.truncateFromStart.

@@ -1,4 +1,4 @@
-"""What can go wrong with a storage directory: every error that storage/ raises on purpose.
+"""Errors of a storage directory: all that storage/ raises on purpose.
 
 Each text says what happened, in which file, and what to do next. `exit_code` is what the daemon
 ends with if the error reaches it.

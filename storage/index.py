@@ -86,7 +86,7 @@ class OffsetIndex:
 def indexed_position(
     fs: FileSystem, path: Path, base_offset: int, offset: int, size_bytes: int
 ) -> int:
-    """Where the `.index` of a segment of `size_bytes` says to begin the search for `offset`.
+    """Byte at which the search for `offset` begins, by the `.index` of a segment of `size_bytes`.
 
     0, the segment's start, if the file is missing or makes no sense. Raises OSError.
     """

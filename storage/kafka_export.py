@@ -78,7 +78,7 @@ class KafkaExport:
     leader_epoch: int
     snapshots: tuple[SnapshotId, ...]
     brokers: tuple[KafkaBroker, ...]
-    """Those that are registered, by id."""
+    """Brokers that are registered, by id."""
     is_of_voter: bool
     """The copy is that of a witness: what is above the high watermark may have been acknowledged."""
     has_voters: bool
@@ -121,7 +121,7 @@ def plan_export(
     keep_tail: bool | None = None,
     fs: FileSystem | None = None,
 ) -> KafkaExport:
-    """What a controller under `node_id` would get. Reads and checks all of the directory.
+    """The export that a controller under `node_id` would get. Reads and checks all of the directory.
 
     With `keep_tail` the records are taken, too, that are not known to be committed; None: if the copy is
     that of a voter, whose acknowledgement may have committed them at the leader. Raises ExportRefused,

@@ -55,7 +55,7 @@ _OWN_KEYS = frozenset(
 
 
 class LogOwner(Enum):
-    """Whose log the directory holds: of a quorumd quorum, or of a real Kafka quorum."""
+    """Owner of the log in a directory: a quorumd quorum, or a real Kafka quorum."""
 
     QUORUMD = "quorumd"
     KAFKA = "kafka"
@@ -114,7 +114,7 @@ def has_started(fs: FileSystem, storage_dir: Path, meta: MetaProperties) -> bool
 
 
 def missing_storage_id(storage_dir: Path) -> DamagedFile:
-    """What is wrong with the file of a node that has run, and says no more which replica it is."""
+    """The damage of a file of a node that has run, and says no more which replica it is."""
     return DamagedFile(
         "storage.id and directory.id are missing: a new one would make this node another replica",
         path=storage_dir / META_PROPERTIES,

@@ -1,4 +1,4 @@
-"""What a start makes of the files it finds: checks all of them, repairs what a crash explains.
+"""Recovery of the files that a start finds: checks all of them, repairs what a crash explains.
 
 First everything is read and nothing changed; damage is raised from there. Then repairs follow.
 

@@ -1,4 +1,4 @@
-"""What a start found in a log and did to it, for the operator."""
+"""Report of a start about a log, for the operator: findings, and repairs."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class SegmentTable:
         return self.index_bytes[segment.base_offset]
 
     def location_of(self, offset: int) -> OffsetLocation:
-        """Where `offset` is, all as of one moment."""
+        """Log start, log end and segment of `offset`, all as of one moment."""
         with self._lock:
             at = max(0, bisect_right(self._bases, offset) - 1)
             view = _view(self._segments[at], offset)

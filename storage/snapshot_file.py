@@ -85,7 +85,7 @@ class SnapshotFacts:
     kraft_version: int
     voters: KRaftVoters | None
     producers: tuple[ProducerStatesProducer, ...]
-    """Those first that wrote longest ago."""
+    """Producers, the one first that wrote longest ago."""
 
 
 class SnapshotWriter:
@@ -208,7 +208,7 @@ class SnapshotReader:
 
     @property
     def position(self) -> int:
-        """How many bytes were read and found good."""
+        """Number of bytes that were read and found good."""
         return self._position
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ class SnapshotReader:
             self._fs.close(handle)
 
     def facts(self) -> SnapshotFacts:
-        """What is known before the first data batch."""
+        """Facts that are known before the first data batch."""
         return SnapshotFacts(
             id=self._id,
             size_bytes=self.size_bytes,
@@ -388,7 +388,7 @@ def _is_of_kafka(records: Sequence[RawControl]) -> bool:
 
 
 def read_facts(fs: FileSystem, path: Path, snapshot_id: SnapshotId) -> SnapshotFacts:
-    """What a complete snapshot says beside its records. Reads little: its beginning and its end.
+    """The facts of a complete snapshot, without its records. Reads little: its beginning and its end.
 
     Raises DamagedSnapshot if either is not as it should be; StorageError if it can't be read.
     """

@@ -55,7 +55,7 @@ class SnapshotStore:
         self._lock = Lock()
         self._ids: list[SnapshotId] = []
         self.damaged: list[DamagedSnapshot] = []
-        """What is wrong with those that `open` left out. Their files stay."""
+        """Faults of the snapshots that `open` left out. Their files stay."""
 
     def open(self) -> list[SnapshotFacts]:
         """Finds the complete snapshots whose beginning and end are sound, ascending."""
@@ -92,7 +92,7 @@ class SnapshotStore:
     # --- complete snapshots
 
     def facts(self, snapshot_id: SnapshotId) -> SnapshotFacts:
-        """What it says beside its records. Raises SnapshotNotFound, DamagedSnapshot."""
+        """The facts of a snapshot, without its records. Raises SnapshotNotFound, DamagedSnapshot."""
         self._check_known(snapshot_id)
         return read_facts(self._fs, self.path(snapshot_id), snapshot_id)
 
@@ -175,7 +175,7 @@ class SnapshotStore:
         self._on_file(path, "writing", write, is_writable=True)
 
     def part_facts(self, snapshot_id: SnapshotId) -> SnapshotFacts:
-        """What a part that is whole says beside its records. Raises DamagedSnapshot."""
+        """The facts of a part that is whole, without its records. Raises DamagedSnapshot."""
         return read_facts(self._fs, self._part(snapshot_id), snapshot_id)
 
     def verify_part(

@@ -23,7 +23,7 @@ from quorumd.storage.filesystem import Buffer, FileSystem, write_all
 from quorumd.wire.keyed_records import REFERENCE_BYTES
 
 BLOCK_BYTES = 64 << 10
-"""How much a block should have."""
+"""Bytes that a block should have."""
 LARGE_BYTES = 64 << 10
 """Values above this are kept out of the blocks."""
 

@@ -18,7 +18,7 @@ from quorumd.storage.sorted_runs import BLOCK_BYTES, Block, Newest, Run, merge, 
 
 FAN_IN = 64
 ENTRY_BYTES = 200
-"""What an entry costs in memory besides its key and its value."""
+"""Bytes of memory that an entry costs besides its key and its value."""
 
 _COUNTED_AT_ONCE = 4096
 
@@ -43,7 +43,7 @@ class SpillableMap:
 
     @property
     def size_bytes(self) -> int:
-        """What the runs have on disk."""
+        """Bytes of the runs on disk."""
         return sum(run.size_bytes for run in self._runs)
 
     def added(self, count: int, size_bytes: int) -> bool:

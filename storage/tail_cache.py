@@ -41,7 +41,7 @@ class TailCache:
 
     @property
     def size_bytes(self) -> int:
-        """What the chunks take, Python's overhead included."""
+        """Bytes of memory that the chunks take, Python's overhead included."""
         return self._size_bytes
 
     @property

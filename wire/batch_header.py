@@ -34,7 +34,7 @@ VIEW_PAYS_BYTES: Final = 4096
 # producer id, producer epoch, base sequence, record count
 HEADER: Final = Struct(">qiibIhiqqqhii")
 STAMP: Final = Struct(">qii")
-"""What a leader sets anew in a batch: base offset, length and epoch, its first 16 bytes."""
+"""Fields that a leader sets anew in a batch: base offset, length and epoch, its first 16 bytes."""
 _LENGTH: Final = Struct(">i")
 _new_tuple: Final = tuple.__new__
 

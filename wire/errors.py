@@ -1,4 +1,4 @@
-"""What can be wrong with bytes: errors that wire/ raises and nothing else.
+"""Errors of bytes: the ones that wire/ raises and nothing else.
 
 All are ValueErrors, so that a caller who doesn't care about the difference needs one except.
 """

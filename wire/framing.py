@@ -23,7 +23,7 @@ _CHUNKS_MAX: Final = 1024
 FRAMES_MAX: Final = 256
 """Cut at once: as objects, frames of two bytes hold nine times as much as in one piece."""
 HEAD_BYTES: Final = 4096
-"""What is kept of a frame that is thrown away."""
+"""Bytes that are kept of a frame that is thrown away."""
 
 
 class FrameBuffer:

@@ -26,7 +26,7 @@ OFFSET_HEADER: Final = b"quorumd.offset"
 DELETED: Final = b""
 COMPLETE: Final = -(1 << 63)
 REFERENCE_BYTES: Final = 16
-"""What is held of a record has more bytes; as many are free to stand for one that lies elsewhere."""
+"""Bytes of a reference to a record that lies elsewhere. A held record has more, so that the two differ."""
 
 PREFIX: Final = Struct(">Qq")
 """Timestamp (ms; that of a record may be beyond 64 bits, and wraps around as it does for readers) and
@@ -220,7 +220,7 @@ def _skip_headers(data: bytes, at: int, count: int, end: int) -> tuple[int, int,
 
 
 def skip_header(data: bytes, at: int) -> int:
-    """Where the header at a position ends. Raises CorruptBatch, IndexError, ValueError."""
+    """Position behind the header that begins at `at`. Raises CorruptBatch, IndexError, ValueError."""
     size = data[at]
     at += 1
     if size > 127:

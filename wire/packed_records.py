@@ -18,10 +18,10 @@ from quorumd.wire.record_walk import check_records, invalid_record
 from quorumd.wire.varints import encode_varint, read_varint, read_varlong
 
 UNPACKED_BYTES_MAX: Final = (1, 1032, 22, 255, 32_768)
-"""What a byte unpacks to at the most, by codec: none, gzip, snappy, lz4, zstd."""
+"""Number of bytes that a byte unpacks to at the most, by codec: none, gzip, snappy, lz4, zstd."""
 
 PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What the records of one batch may unpack to."""
+"""Bytes that the records of one batch may unpack to."""
 
 HELD_BYTES_MAX: Final = 8 * 1024 * 1024
 """Of a larger record the key and the value are unpacked, and left out."""

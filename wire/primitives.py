@@ -120,7 +120,7 @@ def not_null(value: T | None) -> T:
 
 
 def read_tag_count(io: Source) -> int:
-    """How many tags follow."""
+    """Number of tags that follow."""
     count = read_unsigned_varint(io)
     if count == 0 or count >= _INT32_SIGN:
         return 0

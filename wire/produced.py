@@ -1,4 +1,4 @@
-"""What a leader demands of a batch that a client sends, before it takes it into the log.
+"""Checks of a leader for a batch that a client sends, before the leader takes it into the log.
 
 Reads the bytes alone: topic, leadership and producer sequences are checked elsewhere. The records of a
 compressed batch are checked where they are unpacked (`packed_records`).
@@ -32,7 +32,7 @@ from quorumd.wire.packed_records import UNPACKED_BYTES_MAX
 from quorumd.wire.record_walk import check_records, is_plain_record, plain_record_key
 
 MAX_AHEAD_MS: Final = 3_600_000
-"""How far a timestamp may be ahead of the clock: Kafka's message.timestamp.after.max.ms."""
+"""Time that a timestamp may be ahead of the clock: Kafka's message.timestamp.after.max.ms."""
 _MAX_BEHIND_MS: Final = 2**63 - 1
 """How far behind it: Kafka's message.timestamp.before.max.ms, which leaves out what 64 bits do not hold."""
 
@@ -163,7 +163,7 @@ def check_produced(
 
 
 def timestamp_deltas(header: BatchHeader, now_ms: int, max_ahead_ms: int = MAX_AHEAD_MS) -> range:
-    """How far (ms) the timestamps of records may be from the base timestamp of their batch."""
+    """Valid differences in ms of records' timestamps from the base timestamp of their batch."""
     base_ms = header.base_timestamp
     return range(now_ms - _MAX_BEHIND_MS - base_ms, now_ms + max_ahead_ms - base_ms + 1)
 

@@ -230,7 +230,7 @@ def run_of_equals(
     count: int,
     timestamp_max: int,
 ) -> int:
-    """How many of the next `count` records, the first being `index`, have the form of the one before them.
+    """Number of the next `count` records, the first being `index`, that have the form of the one before them.
 
     `fields` are the positions of that record's parts; it has no headers. Every byte that decides
     the shape of a record is compared, so each counted record is as valid as the one before them.

@@ -22,7 +22,7 @@ ELECTION_KEYS: Final = (52, 53, 54)
 FIRST_OWN_KEY: Final = 20_000
 """From here on requests are this project's own: Kafka's software need not hear of them."""
 CONTROLLER_KEYS: Final = frozenset((56, 58, 62, 63, 67, 70, 73))
-"""What Kafka's brokers and controllers ask of the active controller, which no node here ever is."""
+"""Api keys that Kafka's brokers and controllers ask of the active controller, which no node here ever is."""
 
 
 class ApiSpec(NamedTuple):

@@ -1,4 +1,4 @@
-"""How much a request may hold, by its api key: known before a byte of its body is read.
+"""Limits of a request by its api key: known before a byte of its body is read.
 
 A node serves one partition, so that what a client can mean is small; what it may ask beyond that is limited
 to what is read and answered in a few milliseconds. Responses are not limited here: a client has asked

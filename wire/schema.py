@@ -1,4 +1,4 @@
-"""How a message is declared: a class whose fields carry their Kafka type, versions, default and tag.
+"""Declares a message: a class whose fields carry their Kafka type, versions, default and tag.
 
     class VoteRequest(Message, api_key=52, versions="0-2", flexible="0+"):
         cluster_id: str | None = field(STRING, nullable="0+", default=None)

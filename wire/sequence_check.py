@@ -32,7 +32,7 @@ def snapshot_problem(header: BatchHeader, next_offset: int, epoch: int) -> str:
 
 
 def segment_problem(base_offset: int, next_offset: int) -> str:
-    """What is wrong with a segment that begins at `base_offset`, behind one that ends at `next_offset`.
+    """The fault of a segment that begins at `base_offset`, behind one that ends at `next_offset`.
 
     The latter is an exclusive end; "" if they fit.
     """
@@ -46,7 +46,7 @@ def segment_problem(base_offset: int, next_offset: int) -> str:
 
 
 def offset_problem(header: BatchHeader, next_offset: int) -> str:
-    """What is wrong with the offsets of a batch that has to begin at `next_offset`; "" if nothing is."""
+    """The fault of the offsets of a batch that has to begin at `next_offset`; "" if there is none."""
     if header.base_offset != next_offset:
         return f"a batch with offset {header.base_offset} where {next_offset} must follow"
     if header.last_offset_delta < 0:
@@ -55,7 +55,7 @@ def offset_problem(header: BatchHeader, next_offset: int) -> str:
 
 
 def epoch_problem(epoch: int, last_epoch: int | None) -> str:
-    """What is wrong with a batch of `epoch` behind one of `last_epoch`; "" if nothing is.
+    """The fault of a batch of `epoch` behind one of `last_epoch`; "" if there is none.
 
     None is behind none: -1 would be the epoch of a batch that no leader has stamped.
     """

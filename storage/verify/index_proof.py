@@ -61,7 +61,7 @@ class IndexProof:
                 self._next_time += 1
 
     def findings(self) -> list[Finding]:
-        """What is wrong with the files, now that all batches were seen."""
+        """Faults of the index files, now that all batches were seen."""
         found = list(self._findings)
         if self._next < len(self._entries):
             offset, at = self._entries[self._next]

@@ -1,4 +1,4 @@
-"""What lies at a path, and whether it is sound: a node's directory, a log, a backup, or one file of them."""
+"""Tells what lies at a path, and if it is sound: a node's directory, a log, a backup, or one file of them."""
 
 from __future__ import annotations
 

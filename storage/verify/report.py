@@ -1,4 +1,4 @@
-"""What a verification finds, and where it reports that."""
+"""Findings of a verification, and where it reports them."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def walk_snapshot(
 
 
 def report_snapshot(seen: SnapshotSeen, path: Path, report: VerifyReport) -> None:
-    """What was wrong with it, and whose it is if it is another's."""
+    """Adds the findings of a snapshot, and a note if it is Kafka's."""
     report.add(*seen.findings)
     if seen.is_kafkas and seen.facts is not None:
         report.on_note(
