@@ -1,4 +1,4 @@
-"""Where other nodes are, as the configuration names them."""
+"""Addresses of other nodes, as the configuration names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many connections a node or one of its listeners takes, as configured."""
+"""Limits of the connections of a node or of one of its listeners, as configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a key is declared: a field of a class, with its parser, its default and what operators read about it.
+"""Declares a key: a field of a class, with its parser, its default and what operators read about it.
 
     @configuration
     class Config:

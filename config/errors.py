@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in words that say where and what to write instead."""
+"""Faults of a configuration, in words that say where and what to write instead."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ KEYS: Mapping[str, Key] = MappingProxyType({**keys_of(Config), **TLS_KEYS})
 LISTENER_KEYS: Mapping[str, Key] = MappingProxyType(
     {**TLS_KEYS, **{name: each for name, each in KEYS.items() if each.is_listeners}}
 )
-"""What may be set for one listener, behind its `scope_of`."""
+"""Keys that may be set for one listener, behind its `scope_of`."""
 
 HTTP_SCOPE = "http."
 LISTENER_SCOPE = "listener.name."
@@ -56,7 +56,7 @@ def variable_of(key: str) -> str:
 
 
 def scope_of(listener: str) -> str:
-    """What stands before the keys of one listener alone; as in Kafka, its name is lower case."""
+    """Prefix of the keys of one listener alone; as in Kafka, its name is lower case."""
     return f"{LISTENER_SCOPE}{listener.lower()}."
 
 

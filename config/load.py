@@ -35,7 +35,7 @@ __all__ = ["ConfigError", "load"]
 
 _NODE_KEYS = keys_of(Config)
 REQUEST_OVERHEAD_BYTES = 1024
-"""What a Produce request may hold beside its batch: header, topic, client id."""
+"""Bytes that a Produce request may hold beside its batch: header, topic, client id."""
 
 
 def load(path: Path | None, environ: Mapping[str, str], judge: JudgeOfPort | None = None) -> Config:

@@ -45,7 +45,7 @@ class Config:
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Of each key that was set: `file:line`, or the environment variable."""
     secret_files: frozenset[Path] = field(default_factory=frozenset, compare=False, repr=False)
-    """Where passwords and private keys stand as text: the configuration file, and files it refers to."""
+    """Files that hold passwords and private keys as text: the configuration file, and files it refers to."""
 
     node_id: int = key(
         WholeNumber(0, values.MAX_ID),
@@ -278,10 +278,10 @@ class Config:
     )
 
     def security_of(self, listener: str) -> TlsConfig | None:
-        """How TLS is spoken on a listener; None: it is plaintext."""
+        """TLS settings of a listener; None if the listener speaks plaintext."""
         return next((port.tls for port in self.tls_ports if port.name == listener), None)
 
     @property
     def http_tls(self) -> TlsConfig | None:
-        """How TLS is spoken by HTTP; None: it is plaintext."""
+        """TLS settings of the HTTP port; None if that port speaks plaintext."""
         return self.security_of(HTTP)

@@ -1,4 +1,4 @@
-"""Whose certificate speaks for which node, `quorum.node.principals`, and who may do all: `super.users`.
+"""Certificates that speak for a node, `quorum.node.principals`, or may do all: `super.users`.
 
 A principal is one node's or no node's: ids are compared as decimal text, and a text that could be read as two
 ids is neither of them.

@@ -64,7 +64,7 @@ def read_properties(path: Path) -> dict[str, str]:
 def client_tls(
     pairs: Mapping[str, str], where: str = "client properties"
 ) -> tuple[SecurityProtocol, TlsConfig, list[str]]:
-    """What a client speaks, with which keys, and the keys that are not known here and do nothing.
+    """The protocol and the keys of a client, and the names of pairs that are not known here and do nothing.
 
     A store whose type is not given is PEM or PKCS12, whichever it holds: Kafka's default is JKS, which
     reads PKCS12 as well. Paths begin at the working directory, as for Kafka's tools. Raises ConfigError

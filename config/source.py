@@ -1,4 +1,4 @@
-"""Where a text comes from: a flat YAML file and the environment, each text with its place.
+"""Texts of keys with their place: from a flat YAML file and from the environment.
 
 Knows the syntax and nothing of the values, but for the names of the listeners, which keys may have in
 them. The YAML tree is read without building Python values, so that `node.id: 010` or `http.listen: no` stay
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     where: str
     written: str = ""
     files: tuple[Path, ...] = ()
-    """Where the text stands: the file itself, and those that it refers to."""
+    """Files that hold the text: the file itself, and those that it refers to."""
 
 
 @dataclass(slots=True)

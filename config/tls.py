@@ -1,4 +1,4 @@
-"""How TLS is configured: Apache Kafka's `ssl.*` keys, the same for a listener, for HTTP and for a client.
+"""Configuration of TLS: Apache Kafka's `ssl.*` keys, the same for a listener, for HTTP and for a client.
 
 Source: Apache Kafka documentation, "Security", and KIP-651 (PEM); `ssl.crl.location` is of this project.
 """
@@ -25,7 +25,7 @@ class SecurityProtocol(StrEnum):
 
 
 class StoreType(StrEnum):
-    """How keys and certificates are kept in a file."""
+    """Format of a file with keys or certificates."""
 
     PEM = "PEM"
     PKCS12 = "PKCS12"
@@ -55,7 +55,7 @@ CIPHER_SUITES: Final = MappingProxyType(
         "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
     }
 )
-"""What may be chosen of: ECDHE with AEAD. The value is OpenSSL's name, or TLS_1_3 for a suite of 1.3."""
+"""Suites to choose from: ECDHE with AEAD. The value is OpenSSL's name, or TLS_1_3 for a suite of 1.3."""
 
 _SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 

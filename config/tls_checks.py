@@ -1,4 +1,4 @@
-"""What must hold between the keys of TLS and the listeners, without reading any key or certificate."""
+"""Rules between the keys of TLS and the listeners, without reading any key or certificate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JudgeOfPort = Callable[[TlsPort, Mapping[str, Any]], Iterable[tuple[str, str]]]
 
 
 def tls_ports(found: Mapping[str, Any]) -> Iterator[TlsPort]:
-    """Where TLS is spoken, by what was set: values by key."""
+    """Listeners (and HTTP) that speak TLS, by the values that were set for each key."""
     listeners: Sequence[Endpoint] = found.get("listeners") or ()
     advertised = {each.name: each for each in found.get("advertised.listeners") or ()}
     if not listeners:

@@ -1,4 +1,4 @@
-"""Where a node speaks TLS."""
+"""A port on which a node speaks TLS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYSTORE_KEYS: Final = (
     "ssl.keystore.key",
     "ssl.keystore.certificate.chain",
 )
-"""Where a port has its certificate; at least one of them is set."""
+"""Keys for the certificate of a port; at least one of them is set."""
 RENEWED: Final = (
     "ssl.keystore.certificate.chain",
     "ssl.keystore.key",
@@ -27,7 +27,7 @@ RENEWED: Final = (
     "ssl.truststore.certificates",
     "ssl.truststore.password",
 )
-"""What may change while a node runs, beside the stores in files."""
+"""Keys whose value may change while a node runs, beside the stores in files."""
 
 
 class TlsPort(NamedTuple):
@@ -35,7 +35,7 @@ class TlsPort(NamedTuple):
 
     name: str
     scope: str
-    """What the keys that hold here alone begin with."""
+    """Prefix of the keys that hold here alone."""
     tls: TlsConfig
     """The keys of TLS: its own, else the node's."""
     hosts: tuple[str, ...] = ()

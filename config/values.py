@@ -119,7 +119,7 @@ def one_of(kind: type[E]) -> Callable[[str], E]:
 
 
 def identification(text: str) -> str:
-    """How a host is held against a certificate: https, or nothing."""
+    """The check of a host name against a certificate: "https", or "" for none."""
     if text.lower() not in ("", "https"):
         raise BadValue(f"{_shown(text)} is neither https nor empty")
     return text.lower()

@@ -1,4 +1,4 @@
-"""What is wrong with one side's keys and certificates, all at once, before they count.
+"""Faults of one side's keys and certificates, all at once, before they count.
 
 The same checks are made at start, when files have changed, and by `quorumd certs check`.
 """

@@ -42,12 +42,12 @@ class Credentials:
 
     @property
     def tls(self) -> TlsConfig:
-        """How this side is configured."""
+        """The TLS settings of this side."""
         return self._tls
 
     @property
     def material(self) -> Material:
-        """What new connections use."""
+        """Keys and certificates that new connections use."""
         return self._now[0]
 
     @property
@@ -56,7 +56,7 @@ class Credentials:
         return self.material.roots, self.material.crls
 
     def prepare(self, material: Material) -> Callable[[], None]:
-        """What makes new connections use this, and cannot fail. Raises CertificateProblem."""
+        """A call that makes new connections use `material`, and cannot fail. Raises CertificateProblem."""
         made = material, Contexts(self._tls, material, is_server=self._is_server)
 
         def use() -> None:
@@ -91,7 +91,7 @@ class Credentials:
     def explain(
         self, error: Exception, host: str | None, tls: ssl.SSLObject | None
     ) -> CertificateProblem:
-        """What a connection failed for, in words that say what to do."""
+        """The reason why a connection failed, in words that say what to do."""
         shown = presented_chain(tls)
         try:
             return Failure(error, self._tls, self.material, self._is_server, host, shown).explain()

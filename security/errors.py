@@ -1,4 +1,4 @@
-"""What is wrong with a key, a certificate or a handshake, in words that say what to do."""
+"""Errors of a key, a certificate or a handshake, in words that say what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quorumd.config.errors import PicklableError
 
 
 class HandshakeOutcome(StrEnum):
-    """How a handshake ended, in the words of the metric `quorumd_tls_handshakes_total`."""
+    """Result of a handshake, in the words of the metric `quorumd_tls_handshakes_total`."""
 
     DONE = "done"
     PLAINTEXT = "plaintext"

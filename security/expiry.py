@@ -12,7 +12,7 @@ from quorumd.security.distinguished_name import BadName, name_text
 from quorumd.security.material import Material
 
 SOON_S: Final = 14 * 86_400.0
-"""What ends within this, and within a third of its lifetime, has to be seen to."""
+"""Rest of its time in which an item needs care, unless a third of its lifetime is shorter."""
 
 
 class Expiry(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a handshake failed for, in words: the cause, the file and the remedy, as far as this side can know.
+"""The cause of a handshake's failure in words, with file and remedy, as far as this side can know.
 
 Each text goes on after the name of the other side: "node 2" or an address, then "its certificate expired 2 h
 ago ...". In TLS 1.3 a client is done before the server has judged its certificate: the refusal is an alert
@@ -118,7 +118,7 @@ def validity_problem(certificate: x509.Certificate) -> tuple[HandshakeOutcome, s
 
 
 def trust_place(tls: TlsConfig) -> str:
-    """Where this side's CAs are."""
+    """Place of this side's CAs: a file and its key, or the key alone."""
     if tls.ssl_truststore_location is not None:
         return f"{tls.ssl_truststore_location} (ssl.truststore.location)"
     if tls.ssl_truststore_certificates is not None:
@@ -127,14 +127,14 @@ def trust_place(tls: TlsConfig) -> str:
 
 
 def key_place(tls: TlsConfig) -> str:
-    """Where this side's own certificate is."""
+    """Place of this side's own certificate: a file and its key, or the key alone."""
     if tls.ssl_keystore_location is not None:
         return f"{tls.ssl_keystore_location} (ssl.keystore.location)"
     return "ssl.keystore.certificate.chain"
 
 
 def presented_chain(tls: ssl.SSLObject | None) -> list[x509.Certificate]:
-    """What the other side has shown so far, verified or not; a server's side learns it only if it holds."""
+    """Certificates that the other side showed, verified or not; a server sees only those that are valid."""
     # Public as of Python 3.13.
     read = getattr(tls, "get_unverified_chain", None)
     if read is None:
@@ -161,7 +161,7 @@ class Failure:
     host: str | None
     """The name that was dialled; None on a server's side."""
     shown: Sequence[x509.Certificate]
-    """What the other side has presented."""
+    """Certificates that the other side has presented."""
 
     def explain(self) -> CertificateProblem:
         """The cause in words."""

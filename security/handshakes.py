@@ -28,7 +28,7 @@ class AddressTurns:
         """By address, of those with work; the next one comes first."""
 
     def of(self, ip: str) -> Executor:
-        """What takes this address's work."""
+        """Executor for the handshakes of this address."""
         return _AddressQueue(self, ip)
 
     def put(self, ip: str, future: Future[Any], work: Callable[[], None]) -> None:
@@ -78,7 +78,7 @@ class _AddressQueue(Executor):
 
 
 HELD_BYTES_MAX: Final = 32 << 20
-"""What may have come for all handshakes of clients together: beyond, only as much as a first record holds
+"""Bytes that may have come for all handshakes of clients together: beyond, only as much as a first record
 is held for each."""
 
 
@@ -89,7 +89,7 @@ class Handshakes:
         """`is_known` says of an IP address whether a node of the quorum was reached there."""
         self._is_known = is_known
         self.held_bytes = 0
-        """What has come for all handshakes of clients that are not done; kept by the event loop's thread."""
+        """Bytes that have come for all handshakes of clients that are not done; kept by the event loop."""
         self._dialled = ThreadPoolExecutor(1, "tls-dialled")
         self._known = ThreadPoolExecutor(1, "tls-known")
         self._others = AddressTurns("tls-others")

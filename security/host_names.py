@@ -76,7 +76,7 @@ def unnamed_hosts(certificate: x509.Certificate, hosts: Sequence[str]) -> list[s
 
 
 def dialled_name(host: str) -> str:
-    """What TLS asks for where this is dialled: a name that is complete ends in no dot there."""
+    """Name that TLS asks for where `host` is dialled: without the dot that ends a complete name."""
     return host.rstrip(".")
 
 

@@ -32,7 +32,7 @@ class TlsSide(Protocol):
 
     @property
     def trust(self) -> object:
-        """What new handshakes rest on: its CAs and revocation lists; equal while these are the same."""
+        """Trust of new handshakes, CAs and revocation lists: equal while these are the same."""
 
     def tls_object(
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, host: str | None
@@ -45,4 +45,4 @@ class TlsSide(Protocol):
     def explain(
         self, error: Exception, host: str | None, tls: ssl.SSLObject | None
     ) -> CertificateProblem:
-        """What a connection failed for, in words that say what to do."""
+        """The reason why a connection failed, in words that say what to do."""

@@ -34,7 +34,7 @@ CA_FILE: Final = "ca.pem"
 CA_KEY_FILE: Final = "ca.key"
 NODE_NAME: Final = "quorumd-{id}"
 NODE_PRINCIPALS: Final = f"User:CN={NODE_NAME}"
-"""What `quorum.node.principals` says of the nodes that have these certificates."""
+"""Value of `quorum.node.principals` for the nodes that have these certificates."""
 CLOCKS_DIFFER: Final = timedelta(hours=1)
 
 _CLIENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")

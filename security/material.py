@@ -72,7 +72,7 @@ class Readable(NamedTuple):
 
 
 def read_material(tls: TlsConfig) -> Material:
-    """What the stores of this configuration hold. Raises UnusableMaterial with all that is wrong."""
+    """Contents of the stores of this configuration. Raises UnusableMaterial with all that is wrong."""
     found = readable_material(tls)
     if found.problems:
         raise UnusableMaterial(list(found.problems))
@@ -80,7 +80,7 @@ def read_material(tls: TlsConfig) -> Material:
 
 
 def readable_material(tls: TlsConfig, unread: Set[str] = frozenset()) -> Readable:
-    """What can be read of the stores. Those that depend on keys that are `unread` are no problem."""
+    """The part of the stores that can be read. Stores that depend on keys in `unread` are no problem."""
     reader = _Reader(tls, unread)
     key, chain = reader.keystore()
     roots, crls = reader.truststore(), reader.revocation_lists()

@@ -143,7 +143,7 @@ def _no_block(data: bytes, where: str, what: str, blocks: list[_Block]) -> str:
 
 
 def jks_text(where: str) -> str:
-    """What to do with a store of Java's own."""
+    """Advice about a store in Java's own format, for the error."""
     return (
         f"{where} is a JKS store of Java: convert it, and set type and location to the new one: keytool "
         f"-importkeystore -srckeystore {where} -destkeystore NEW.p12 -deststoretype PKCS12"

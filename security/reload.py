@@ -39,7 +39,7 @@ class Renewable(Protocol):
     def material(self) -> Material: ...
 
     def prepare(self, material: Material) -> Callable[[], None]:
-        """What makes new connections use this, and cannot fail. Raises CertificateProblem."""
+        """A call that makes new connections use `material`, and cannot fail. Raises CertificateProblem."""
 
 
 class Outcome(Enum):
@@ -93,7 +93,7 @@ class WatchedSet:
     users: Sequence[Renewable]
     """All of them have this material."""
     check: Callable[[Material], Sequence[tuple[str, str]]]
-    """What is wrong with a set: key of the configuration, and text."""
+    """Finds the faults of a set: key of the configuration, and text."""
     problems: tuple[str, ...] = ()
     """Why the set on disk is not used; empty if it is."""
     _used: _Stamp | None = None

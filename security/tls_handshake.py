@@ -15,13 +15,13 @@ from quorumd.security.identity import Identity, TlsSide
 from quorumd.security.tls_records import whole_records
 
 HANDSHAKE_BYTES_MAX: Final = 128 << 10
-"""What may come before the last step: longer chains than OpenSSL takes."""
+"""Bytes that may come before the last step: longer chains than OpenSSL takes."""
 STEPS_MAX: Final = 64
 """Two or three are needed, and as many more as records come one by one."""
 HELD_BYTES_MAX: Final = 256 << 10
-"""What is held during a step: the other side may be done, and send what it has to say."""
+"""Bytes that are held during a step: the other side may be done, and send what it has to say."""
 HELLO_BYTES_MAX: Final = 18 << 10
-"""What a client sends before a server's first flight, which it has to wait for: one record."""
+"""Bytes that a client sends before a server's first flight, which it has to wait for: one record."""
 STOPPED: Final = "this process stops"
 
 
@@ -44,7 +44,7 @@ class TlsHandshake:
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls: ssl.SSLObject | None = None
         self.received = bytearray()
-        """What has come and was handed to no step."""
+        """Bytes that have come and were handed to no step."""
         self._side = side
         self._host = host
         self._steps = self._early_bytes = 0

@@ -11,13 +11,13 @@ from typing import Final
 RECORD_BYTES: Final = 16 << 10
 """The most that one holds."""
 PIECE_BYTES: Final = 32 << 10
-"""What is handed to OpenSSL at once: its buffers keep the size that they had to have."""
+"""Bytes that are handed to OpenSSL at once: its buffers keep the size that they had to have."""
 ALERT: Final = 0x15
 HANDSHAKE: Final = 0x16
 UNEXPECTED_MESSAGE: Final = bytes((ALERT, 3, 3, 0, 2, 2, 10))
 """The alert, as a record that is not encrypted."""
 TLS_ALERT: Final = bytes((ALERT, 3))
-"""How an alert begins: what a speaker of TLS may send in response to plaintext."""
+"""First bytes of an alert: a speaker of TLS may send one in response to plaintext."""
 _HEADER_BYTES: Final = 5
 _BODY_BYTES_MAX: Final = RECORD_BYTES + 2048
 
@@ -25,7 +25,7 @@ BytesLike = bytes | bytearray | memoryview
 
 
 def whole_records(data: bytearray) -> int:
-    """How many of these bytes are records that are there whole; all of them, if they are no records."""
+    """Number of leading bytes that are whole TLS records; all of them, if they are no records."""
     end = 0
     while len(data) >= end + _HEADER_BYTES:
         size = int.from_bytes(data[end + 3 : end + _HEADER_BYTES], "big")

@@ -30,7 +30,7 @@ class TlsSession:
         self.has_ended = False
         """The other side has said that nothing more comes."""
         self.error: ssl.SSLError | None = None
-        """What is wrong with what has come."""
+        """The fault of the bytes that have come."""
         self.is_told = False
         """A read has left something to send, or found the end or an error."""
 
@@ -98,14 +98,14 @@ class TlsSession:
             self.error = error
 
     def encrypt(self, data: BytesLike) -> bytes:
-        """What to send for so much, at most PIECE_BYTES. Raises ssl.SSLError."""
+        """Encrypted bytes to send for `data`, which has at most PIECE_BYTES. Raises ssl.SSLError."""
         sent = self._tls.write(data)
         while sent < len(data):
             sent += self._tls.write(memoryview(data)[sent:])
         return self._outgoing.read()
 
     def end(self) -> bytes:
-        """What says that nothing more will be sent, behind what is not sent yet."""
+        """Bytes not sent yet, and the closing alert, which says that no more follow."""
         # It writes the closing alert, and complains of what it has not read.
         with contextlib.suppress(ssl.SSLError):
             self._tls.unwrap()

@@ -40,7 +40,7 @@ from quorumd.security.tls_records import (
 from quorumd.security.tls_session import TlsSession
 
 HANDSHAKE_S: Final = 10.0
-"""How long a handshake may take, whatever it waits for."""
+"""Time that a handshake may take, whatever it waits for."""
 LINGER_S: Final = 1.0
 _LOST: Final = "the connection ended during the TLS handshake"
 _MUTE: Final = "closed the connection at once, and answered no TLS: the listener may be plaintext"
