@@ -1,4 +1,4 @@
-"""What the files of keys and certificates say against a start, or against new ones while a node runs.
+"""Checks of the files of keys and certificates before a start, and before new ones while a node runs.
 
 Loads what reads certificates only where TLS is configured.
 """

@@ -49,7 +49,7 @@ from quorumd.wire.messages.update_features import UpdateFeaturesRequest
 from quorumd.wire.registry import API_VERSIONS_KEY, APIS, CONTROLLER_KEYS
 
 CHANGE_WAIT_MS: Final = 300_000
-"""How long a node waits for the leader's response to a change of the voters, for a client that may give up
+"""Time that a node waits for the leader's response to a change of the voters, for a client that may give up
 before."""
 
 

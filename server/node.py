@@ -57,7 +57,7 @@ TAIL_CACHE_BYTES = 16 * 2**20
 CLOSE_GRACE_S = 2.0
 EXIT_FAILED = 1
 WARM_AFTER_S = 2.0
-"""How long after the start codecs are prepared that no election needs; a request before compiles its own."""
+"""Delay of preparing the codecs that no election needs, from the start; a request before compiles its own."""
 WARM_PAUSE_S = 0.02
 """Between two of them: 2 ms of work each, some 200 in all."""
 
@@ -425,7 +425,7 @@ class Node:
         return not problems, "; ".join(problems) or "ready"
 
     def warnings(self) -> list[str]:
-        """What is dangerous, or will be a problem, in words."""
+        """Warnings about dangers now, and problems to come, in words."""
         found = self.partition.health.warnings()
         if self._gate is not None:
             found += self._gate.warnings()

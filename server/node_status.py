@@ -1,4 +1,4 @@
-"""What `/status` and the page say of a node's listeners: how they are reached, and by whom."""
+"""Listeners of a node, for `/status` and the page: how they are reached, and by whom."""
 
 from __future__ import annotations
 

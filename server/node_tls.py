@@ -214,7 +214,7 @@ class NodeTls:
     # -- what is seen
 
     def warnings(self) -> list[str]:
-        """What is dangerous, or will be a problem, in words."""
+        """Warnings about dangers now, and problems to come, in words."""
         return list(self._warnings())
 
     def _warnings(self) -> Iterator[str]:

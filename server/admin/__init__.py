@@ -1,1 +1,1 @@
-"""What an operator does to a directory before or between runs: first voters, restore."""
+"""Work of an operator on a directory before or between runs: first voters, restore."""

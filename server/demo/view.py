@@ -1,4 +1,4 @@
-"""What the demo shows of its nodes: their states, what has changed between two looks, what to try next.
+"""Display of the demo: states of its nodes, changes between two looks, things to try next.
 
 The states come from the nodes' /status pages and from their processes. Knows no keys; `rich` is imported
 with the first table.
@@ -61,7 +61,7 @@ class NodeState:
         )
 
     def line(self) -> str:
-        """What is printed where no table can be shown."""
+        """A line to print where no table can be shown."""
         return (
             f"node {self.node_id} is {self.role}: pid {_number(self.pid)}, epoch "
             f"{_number(self.epoch)}, log end {_number(self.log_end)}, high watermark "
@@ -84,7 +84,7 @@ def duration(seconds: float) -> str:
 
 
 async def read_status(address: Address, timeout_s: float) -> Status | None:
-    """What a node's /status page says; None if it does not respond in time."""
+    """The contents of a node's /status page; None if the node does not respond in time."""
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_connection(*address)
@@ -108,7 +108,7 @@ def leader_of(statuses: Sequence[Status | None]) -> Status | None:
 
 
 def lag_of(leader: Status | None, node_id: int, storage_id: object) -> int | None:
-    """How many records the leader says that a replica lacks, None if it does not say."""
+    """Number of records that a replica lacks by the leader's status, None if the status does not say."""
     if leader is None:
         return None
     for row in leader.get("replicas", ()):
@@ -146,7 +146,7 @@ def table(states: Sequence[NodeState], events: Sequence[str], keys: str) -> Rend
 
 
 def own_command(name: str) -> str:
-    """How a user calls a command of this package: by its name if the shell finds it."""
+    """Command line by which a user calls a command of this package: its name if the shell finds it."""
     beside = Path(sys.executable).parent / name
     return name if shutil.which(name) or not beside.exists() else shlex.quote(str(beside))
 
@@ -157,7 +157,7 @@ def hints(
     log_paths: Sequence[Path],
     client: ClientFiles | None,
 ) -> list[str]:
-    """Where to look and commands to try, with the addresses of these nodes; with TLS if there are files
+    """Addresses to look at and commands to try, for these nodes; with TLS if there are files
     of a client."""
     servers = ",".join(str(address) for address in addresses)
     ctl = own_command("quorumctl")

@@ -1,4 +1,4 @@
-"""What the disk thread does: it writes what it is handed to a partition's directory.
+"""The disk thread: it writes the jobs that it is handed to a partition's directory.
 
 Jobs arrive in the order in which they must reach the disk. Everything that waits when the thread gets to
 it is written, and then synced once: group commit. A disk that is full holds the thread up until there is
@@ -40,7 +40,7 @@ from quorumd.storage.snapshot_store import SnapshotStore
 
 FULL_DISK_RETRY_S = 0.5
 IDLE_S: Final = 0.05
-"""How long nothing must have been asked for before space is prepared ahead."""
+"""Time without a write after which space is prepared ahead."""
 
 
 class Step(Enum):
@@ -222,7 +222,7 @@ class DiskLoop:
         self.jobs.put(None)
 
     def write_age_s(self) -> float:
-        """How long the write or the sync that is under way has taken so far; 0 if none is."""
+        """Seconds that the write or the sync under way has taken so far; 0 if none is."""
         begun_s = self._begun_s
         return 0.0 if begun_s is None else self._monotonic_s() - begun_s
 

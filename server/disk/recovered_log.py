@@ -1,4 +1,4 @@
-"""What a start finds in a partition's directory, and what the rules get of it."""
+"""Recovery of a partition's directory at the start, and the rules' view of the result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RecoveredLog:
 
 
 def log_view(opened: RecoveredLog) -> LogView:
-    """What the rules know of a log that was just opened: its ends, epochs, voter sets and snapshots."""
+    """The rules' view of a log that was just opened: its ends, epochs, voter sets and snapshots."""
     log = opened.log
     view = LogView(
         start_offset=log.log_start_offset,

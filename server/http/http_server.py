@@ -39,7 +39,7 @@ REQUEST_BYTES_MAX: Final = 8 << 10
 REQUEST_SECONDS_MAX: Final = 5.0
 RESPONSE_SECONDS_MAX: Final = 10.0
 DISK_SECONDS_MAX: Final = 1.0
-"""How long a page waits for a disk to say how full it is; without that it is served all the same."""
+"""Time that a page waits for a disk to say how full it is; without that it is served all the same."""
 LINGER_BYTES_MAX: Final = 64 << 10
 CONNECTIONS_MAX: Final = 128
 BACKLOG: Final = 64
@@ -75,7 +75,7 @@ class HttpTls(NamedTuple):
     secured: Callable[[Callable[[], Upper]], Callable[[], TlsStream]]
     """Puts TLS below protocols of this factory."""
     needs_certificate: bool
-    """Who shows none gets nothing but LIVEZ and READYZ."""
+    """A client that shows no certificate gets nothing but LIVEZ and READYZ."""
 
 
 class _Request(NamedTuple):

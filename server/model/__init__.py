@@ -1,1 +1,1 @@
-"""What the rooms of the daemon share: protocols, values, counters, log lines. Knows no socket and no file."""
+"""Shared parts of the daemon's rooms: protocols, values, counters, log lines. Knows no socket and no file."""

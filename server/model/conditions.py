@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 from quorumd.wire.conditions import Condition, KeyedBatch, ManyKeys
 
 WINDOW_BYTES: Final = 64 * 2**20
-"""What a window takes in memory at the most, unless configured."""
+"""Bytes that a window takes in memory at the most, unless configured."""
 WINDOW_IDLE_S = 600.0
 """A window that no condition was judged by for so long is dropped."""
 KEY_OVERHEAD_BYTES: Final = 200
-"""What a key takes in a window besides its own bytes: never less than it really is."""
+"""Bytes that a key takes in a window besides its own bytes: never less than it really is."""
 REMEMBERED_REFUSALS: Final = 4096
 SHOWN_BYTES: Final = 80
 """Of a key, in a refusal."""

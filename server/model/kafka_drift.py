@@ -1,4 +1,4 @@
-"""What a Kafka quorum asks of its voters that this version cannot promise.
+"""Features that a Kafka quorum asks of its voters and this version cannot promise.
 
 Kafka's quorum may be newer than this node. A node that does not vote yet then keeps from becoming a voter: it
 announces no feature, so that Kafka's leader refuses to add it (KIP-853).
@@ -34,7 +34,7 @@ KAFKA_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
 )
 """Lowest and highest level, those of Kafka 4.4: what one controller lacks the others cannot raise."""
 VOTERS_KEYS: Final = (1, 52, 53, 54, 59, 82)
-"""What voters ask of each other."""
+"""Api keys of requests between voters."""
 
 
 class KafkaDrift:
@@ -54,7 +54,7 @@ class KafkaDrift:
         return [*self._levels.values(), *apis, *self._records]
 
     def note_records(self, unknown: Iterable[str], levels: Iterable[tuple[str, int]]) -> None:
-        """What came of the log: names of what is not known, and levels of features that it finalizes."""
+        """Notes names of records that are not known, and levels of features that the log finalizes."""
         for what in unknown:
             if self._metrics.count_unknown(what):
                 LOG.warning("the Kafka quorum writes what this version does not know", what=what)

@@ -187,7 +187,7 @@ class BackgroundHandler(QueueHandler):
                 self._on_drop()
 
     def take_dropped(self) -> int:
-        """How many lines were dropped since the last call."""
+        """Number of lines that were dropped since the last call."""
         self.acquire()
         dropped, self._dropped = self._dropped, 0
         self.release()

@@ -42,7 +42,7 @@ class SnapshotMetrics:
     damaged: int = 0
     """Found to be damaged while this process ran."""
     build_ratio: float = -1.0
-    """How far the snapshot is that is being built, 0 to 1; -1 if none is."""
+    """Part of a snapshot that has been built, 0 to 1; -1 if none is."""
     copied_bytes: int = 0
     copies_failed: int = 0
     """All of a copy, or as much as there was room for, in vain."""
@@ -128,7 +128,7 @@ class Metrics:
         # These and `elections` from the start: Prometheus sees no increase in a counter that begins with
         # its first event.
         self.requests = dict.fromkeys(APIS, 0)
-        """Those whose header has been understood, by api key."""
+        """Number of requests whose header has been understood, by api key."""
         self.responses = 0
         self.peer_connections_opened = 0
         self.peer_connect_failures = 0

@@ -14,7 +14,7 @@ from quorumd.server.model.topic import TopicPartition
 
 
 class ReplicaStatus(NamedTuple):
-    """How far one replica is, as the leader sees it: `raft.status.ReplicaProgress` in wall-clock time.
+    """Progress of one replica, as the leader sees it: `raft.status.ReplicaProgress` in wall-clock time.
 
     `log_end_offset` is exclusive, -1 if the replica has not fetched in this epoch. Times are Unix
     milliseconds of this node's clock, never in its future; -1 is never. The leader's own times are now.
@@ -117,10 +117,10 @@ class PartitionView(Protocol):
 
     @property
     def snapshot_copy_ratio(self) -> float:
-        """How much of a snapshot has been copied from the leader, 0 to 1; -1 if none is copied."""
+        """Part of a snapshot that has been copied from the leader, 0 to 1; -1 if none is copied."""
 
     def write_age_s(self) -> float:
-        """How long the write or the sync that is under way has taken so far; 0 if none is."""
+        """Seconds that the write or the sync under way has taken so far; 0 if none is."""
 
     # -- the voters
 

@@ -1,4 +1,4 @@
-"""What is remembered of idempotent producers: a pure function of the log.
+"""State of idempotent producers: a pure function of the log.
 
 Per producer id the epoch and the last five batches; at most 10,000 ids, the one whose last batch is
 oldest goes first. Truncation takes back exactly what the truncated batches did. Every replica keeps the
@@ -76,7 +76,7 @@ class ProducerState:
         return len(self._producers)
 
     def remembered(self) -> dict[int, ProducerStateEntry]:
-        """What is known of each producer id now; a copy."""
+        """The entry of each producer id now; a copy."""
         return dict(self._producers)
 
     def to_snapshot(self) -> tuple[ProducerStatesProducer, ...]:
@@ -124,7 +124,7 @@ class ProducerState:
     def check(
         self, producer_id: int, epoch: int, first_sequence: int, record_count: int
     ) -> Duplicate | Refused | None:
-        """What to do with a batch: None to append it.
+        """The reason not to append a batch: a duplicate or an error; None to append it.
 
         Errors: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER.
         """

@@ -1,4 +1,4 @@
-"""What a partition needs of the process that it lives in: clocks, timers, a disk thread, channels to peers.
+"""Surroundings of a partition: clocks, timers, a disk thread, channels to peers.
 
 The daemon's runtime is an event loop, threads and sockets. The simulator has one of its own, on which all of
 it is drawn from a seed.
@@ -37,7 +37,7 @@ class PartitionDisk(Protocol):
         """Finish what is queued. Blocks until it is done."""
 
     def write_age_s(self) -> float:
-        """How long the write or the sync that is under way has taken so far; 0 if none is."""
+        """Seconds that the write or the sync under way has taken so far; 0 if none is."""
 
 
 OnUnreadable = Callable[[DamagedLog | DiskFailed], None]

@@ -1,4 +1,4 @@
-"""Who sends the requests of an inbound connection, as far as it is known."""
+"""The sender of the requests of an inbound connection, as far as it is known."""
 
 from __future__ import annotations
 

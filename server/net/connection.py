@@ -108,7 +108,7 @@ class Connection(Caller):
 
     @property
     def request_bytes(self) -> int:
-        """What the requests in flight hold."""
+        """Bytes of the requests in flight."""
         return sum(len(request.frame) for request in self._waiting)
 
     @property

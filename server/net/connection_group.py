@@ -108,7 +108,7 @@ class ConnectionGroup(Generic[C]):
         self.unsent: UnsentResponses[C] = UnsentResponses()
         self.unfinished: UnfinishedRequests[C] = UnfinishedRequests(max_frame_bytes)
         self.unflushed: list[C] = []
-        """Those with responses that are collected for one write at the end of this turn."""
+        """Connections with responses that are collected for one write at the end of this turn."""
 
     def enter(self, connection: C) -> bool:
         """Take a new connection. False if a quota or a lack of slots forbids it; the log says so."""

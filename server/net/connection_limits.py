@@ -1,4 +1,4 @@
-"""How much one connection may have under way, and how long it may take to end."""
+"""Limits of one connection: of the requests under way, and of the time that its end takes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ MAX_IN_FLIGHT: Final = 1_000
 MAX_IN_FLIGHT_BYTES: Final = 16 << 20
 """Of these requests, and of the responses that are expected for them."""
 ENDED_S: Final = 30.0
-"""How long a peer that sends nothing more may wait for its responses: it may be gone."""
+"""Time that a peer that sends nothing more may wait for its responses: it may be gone."""
 LINGER_S: Final = 1.0
-"""How long a peer has to close a connection that has been closed here."""
+"""Time that a peer has to close a connection that has been closed here."""
 OUT_BYTES_MAX: Final = 1 << 20
 """Of responses that are collected for one write; no request is taken meanwhile."""
 UNREAD_BYTES_MAX: Final = 128 << 10

@@ -30,7 +30,7 @@ from quorumd.wire.registry import API_VERSIONS_KEY
 NEW_MAX: Final = 1_024
 """More than the kernel accepts in one turn: none is displaced before its first request could be read."""
 NEW_NS: Final = 5_000_000_000
-"""How long a new connection may send nothing."""
+"""Time that a new connection may send nothing."""
 PEER_MAX: Final = 40
 """Slots of each replica: four for links, one for each of 16 changes of voters that it passes on, and as many
 again while it reconnects."""
@@ -238,7 +238,7 @@ class ConnectionSlots(Generic[C]):
         self._idle[_ANY] = deque(idle)
 
     def limit_of(self, listener: str) -> int | None:
-        """How many clients a listener may have, if it has as many; None: it may have more."""
+        """Limit of clients of a listener that has reached it; None if it may have more."""
         limit = self._max_clients_of.get(listener)
         return limit if limit is not None and self._clients_of[listener] >= limit else None
 

@@ -1,4 +1,4 @@
-"""Whose connection makes room where all are from anywhere: so that one address fills no limit for others."""
+"""Choice of the connection that makes room when a limit is full: one address fills none for others."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ HEAD_BYTES: Final = _HEAD.size
 NO_KEY: Final = 1 << 15
 WAITS: Final = True
 Steps = Generator[bool | None, None, None]
-"""What is left to do of a request. A step that is WAITS has done nothing, since others have to end before."""
+"""Steps of a request that are left. One that is WAITS has done nothing, since others have to end before."""
 _LOGGER: Final = Logger("net")
 
 

@@ -1,4 +1,4 @@
-"""What has arrived on a connection: requests that wait for their turn, and bytes that hold more of them."""
+"""Requests of a connection that wait for their turn, and bytes that hold more of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Incoming:
         self.backlog: deque[bytes] = deque()
         """Empty only if no whole request has arrived."""
         self.error: MalformedMessage | None = None
-        """What is wrong with the bytes behind the backlog."""
+        """The fault of the bytes behind the backlog."""
 
     @property
     def uncut_bytes(self) -> int:

@@ -55,7 +55,7 @@ def listen_error(key: str, address: object, error: OSError) -> ListenError:
 
 
 def hosts_of(host: str) -> str | None:
-    """What an event loop listens on for this host: None is every interface, by IPv4 and IPv6.
+    """Host to give the event loop for this one: None is every interface, by IPv4 and IPv6.
 
     So is `[::]`, as in Java: an event loop alone would take no IPv4 there.
     """
@@ -126,7 +126,7 @@ class Listeners:
 
     @property
     def addresses(self) -> tuple[Endpoint, ...]:
-        """What is listened on, with the port that the system chose where 0 was asked for."""
+        """Endpoints of the open listeners, with the port that the system chose where 0 was asked for."""
         return tuple(
             listener._replace(port=server.sockets[0].getsockname()[1])
             for listener, server in zip(self._listeners, self._servers, strict=False)

@@ -21,7 +21,7 @@ from quorumd.server.net.connection_state import CloseReason
 RENEWAL_S = 60.0
 """Within this time all connections and links are made anew."""
 RESPONSE_WAIT_S = 5.0
-"""How much of it a request may take that was in flight before."""
+"""Part of it that a request may take that was in flight before."""
 _LOGGER: Final = Logger("tls")
 
 T = TypeVar("T", Connection, TlsStream)

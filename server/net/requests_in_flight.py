@@ -17,11 +17,11 @@ from quorumd.server.net.connection_state import CloseReason
 REQUEST_BYTES_MAX: Final = 128 << 20
 """Room for eight of the largest requests at once."""
 READ_BYTES: Final = 256 << 10
-"""What is read at once of a connection."""
+"""Bytes that are read at once of a connection."""
 AGAIN_S: Final = 0.005
 """After so long further ones are read from, if those that were let go on had nothing to send."""
 FULL_NS_MAX: Final = 5_000_000_000
-"""How long no client may be read from before one has to go: longer than a leader without a majority leads."""
+"""Time without reading from any client before one has to go: a leader without a majority resigns sooner."""
 
 
 class Held(Protocol):
@@ -29,7 +29,7 @@ class Held(Protocol):
 
     @property
     def request_bytes(self) -> int:
-        """What its requests in flight hold."""
+        """Bytes of its requests in flight."""
 
     def resume_reading_soon(self) -> None: ...
     def abort(self, closed: CloseReason, reason: str) -> None: ...

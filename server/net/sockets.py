@@ -1,4 +1,4 @@
-"""What is asked of an accepted connection's socket, and how it is written to."""
+"""Options of an accepted connection's socket, and writes to it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def write_together(transport: asyncio.Transport, buffers: Sequence[bytes | memor
 def explained(
     error: MalformedMessage, data: bytes, *, is_tls: bool
 ) -> tuple[MalformedMessage, list[bytes]]:
-    """What is wrong with bytes that are no request, and what else is sent: PLAINTEXT in response to TLS."""
+    """The fault of bytes that are no request, and what else is sent: PLAINTEXT in response to TLS."""
     if is_tls or not data.startswith(TLS_BEGINNING):
         return error, []
     return MalformedMessage(TLS_HERE), [PLAINTEXT]

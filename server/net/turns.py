@@ -39,7 +39,7 @@ S = TypeVar("S", bound=Iterator[object])
 
 
 def begun(steps: S) -> S | None:
-    """What is left of a request's steps after the first few are made; None if nothing is."""
+    """The rest of a request's steps after the first few are made; None if nothing is left."""
     for made, _ in enumerate(steps, 1):
         if made == STEPS_AT_ONCE:
             return steps

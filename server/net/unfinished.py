@@ -13,7 +13,7 @@ from quorumd.server.net.connection_state import CloseReason
 UNFINISHED_BYTES_MIN: Final = 16 << 20
 """The bound is no less, however small requests have to be: many clients may send theirs slowly at once."""
 SMALL_BYTES: Final = 64 << 10
-"""Who holds less is closed last: little would be won."""
+"""Bytes below which a connection is closed last: little would be won."""
 
 
 class Refusable(Protocol):
@@ -56,5 +56,5 @@ class UnfinishedRequests(Generic[C]):
         return next(iter(self._bytes_of))
 
     def forget(self, connection: C) -> None:
-        """What a connection has held is dropped."""
+        """Drops the count of a connection's bytes."""
         self.total_bytes -= self._bytes_of.pop(connection, 0)

@@ -1,7 +1,7 @@
-"""Who holds names and who waits for them, for the page: asked of a process that reads this node's files.
+"""Holders of names and waiting clients, for the page: from a process that reads this node's files.
 
-It runs only while somebody looks, with low priority: a log of any length may have to be read, and the event
-loop has other things to do.
+The process runs only while the page is shown, with low priority: a log of any length may have to be read,
+and the event loop has other things to do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ClaimsReport:
         """None: nobody looks."""
 
     async def newest(self, end_offset: int) -> Claims:
-        """What is known of the log below `end_offset`; {} before the first response, else "problem" says in
+        """Claims in the log below `end_offset`; {} before the first response, else "problem" says in
         words why nothing is."""
         if self._is_closed:
             return {}

@@ -1,7 +1,7 @@
-"""What the leader says of the quorum: only it knows how far the others are, and what is waited for.
+"""The leader's report of the quorum: it alone knows how far the others are, and what is waited for.
 
-It is asked with DescribeQuorum, over this node's own connection to it, for requests of the page, and at most
-once in ASK_AGAIN_S however many there are. On the leader itself the same report is made without a request.
+This node asks with DescribeQuorum, over its own connection to the leader, for requests of the page, and at
+most once in ASK_AGAIN_S however many there are. On the leader the same report is made without a request.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from quorumd.wire.schema import ZERO_UUID
 
 
 class Health(StrEnum):
-    """How a replica does, as far as this node can say."""
+    """State of a replica, as far as this node can say."""
 
     GOOD = "good"
     BEHIND = "behind"

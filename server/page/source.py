@@ -1,4 +1,4 @@
-"""What the page shows of a node: callables without side effects, called for each request."""
+"""Sources of the page about a node: callables without side effects, called for each request."""
 
 from __future__ import annotations
 

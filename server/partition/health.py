@@ -108,7 +108,7 @@ class PartitionHealth:
         )
 
     def warnings(self) -> list[str]:
-        """What is not as it should be, or will be a problem at the next start, in words."""
+        """Warnings about faults, and about problems at the next start, in words."""
         now = self._node.status()
         unexpected = [
             f"replica {voter_id} votes, but quorum.voters does not name it: this node would not start "

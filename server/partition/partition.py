@@ -301,7 +301,7 @@ class Partition:
         self._hooks.fail("the disk failed", error)
 
     def on_unreadable(self, error: DamagedLog | DiskFailed) -> None:
-        """What is committed is promised: a node that cannot read it must neither lead nor count as a copy.
+        """Stops a node that cannot read committed records: it must neither lead nor count as a copy.
 
         Of damage the rest is still to be written, or to be truncated.
         """

@@ -11,7 +11,7 @@ from quorumd.raft.roles import Role
 from quorumd.server.partition.partition import Partition
 
 DRAIN_S: Final = 2.0
-"""How long a leader that shuts down waits for what it has appended to be committed."""
+"""Time that a leader that shuts down waits for what it has appended to be committed."""
 
 
 async def hand_over(partition: Partition, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""How far a witness is ahead of all voters but Kafka's leader, asked of that leader while it lives.
+"""Lead of a witness over all voters but Kafka's leader, asked of that leader while it lives.
 
 Records that only the leader and the witness hold are safe as long as both of them are: the metrics of
 Kafka's nodes show a voter that is down, and not that records depend on the witness. Source: KIP-595,

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 HEAD_START_S = 0.25
-"""How long an attempt runs alone before the next one begins beside it."""
+"""Time that an attempt runs alone before the next one begins beside it."""
 
 C = TypeVar("C")
 T = TypeVar("T")

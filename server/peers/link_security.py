@@ -27,7 +27,7 @@ class LinkSecurity:
     handshakes: Handshakes
     rights: NodeRights
     streams: set[TlsStream] = field(default_factory=set)
-    """Those whose handshake was done, until `open_streams` finds them closed."""
+    """Streams whose handshake was done, until `open_streams` finds them closed."""
 
     def open_streams(self) -> list[TlsStream]:
         """Of all links, those whose handshake is done."""

@@ -62,7 +62,7 @@ CHANGES_MAX: Final = 16
 FORWARDED_BYTES_MAX: Final = 8 << 20
 """So much of clients' requests waits for the leader's responses; what is more is not forwarded."""
 FORWARDED_BYTES_MIN: Final = FORWARDED_BYTES_MAX // 256
-"""What each counts for: all may fail together."""
+"""Bytes that each request counts for at least: all may fail together."""
 
 FETCH, FETCH_SNAPSHOT = 1, 59
 CHANGES: Final = (voter_changes.ADD_VOTER, voter_changes.REMOVE_VOTER, voter_changes.UPDATE_VOTER)

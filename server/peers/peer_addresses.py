@@ -78,7 +78,7 @@ class PeerAddresses:
         return self._without_local(found)
 
     def elsewhere(self, peer: Peer) -> list[Address]:
-        """Where a voter may be if it is at none of its own addresses.
+        """Further addresses of a voter, for when it is at none of its own.
 
         Last, the address that a BeginQuorumEpoch names: while this node has a leader, such an address
         counts for nothing.

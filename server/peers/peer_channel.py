@@ -38,11 +38,11 @@ from quorumd.wire.schema import Message
 LOG: Final = Logger("peers")
 
 NODE_SOFTWARE: Final = "quorumd"
-"""How nodes call themselves when they connect to each other."""
+"""Name of nodes when they connect to each other."""
 RECONNECT_MS = 20
 RECONNECT_MAX_MS = 1000
 DOUBT_S = 1.0
-"""How long a connection is kept on which no response has identified the peer yet."""
+"""Time for which a connection is kept on which no response has identified the peer yet."""
 REFUSALS: Final = (ConnectionRefusedError, ConnectionResetError)
 
 
@@ -347,7 +347,7 @@ class TcpPeerChannel:
             self._reject_address("another node responded")
 
     def on_malformed(self, error: MalformedMessage) -> None:
-        """What came is no response."""
+        """Gives the connection up: the bytes that came are no response."""
         self._give_up(f"{self._name} sent what is no response: {error}")
 
     def _give_up(self, reason: str, *, is_news: bool = True) -> None:

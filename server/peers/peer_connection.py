@@ -30,7 +30,7 @@ class Receiver(Protocol):
         """A frame has come. Raises MalformedMessage."""
 
     def on_malformed(self, error: MalformedMessage) -> None:
-        """What came is malformed; nothing more of it is passed on."""
+        """Called when received bytes are malformed; nothing more of them is passed on."""
 
     def on_lost(self, exc: Exception | None) -> None:
         """The connection is gone; either end may have closed it."""
@@ -53,7 +53,7 @@ class PeerConnection(asyncio.Protocol):
         self._receiver: Receiver | None = None
         self.is_lost = False
         self.announced = ApiVersionsResponse()
-        """What the peer says of itself; empty before the handshake."""
+        """ApiVersions response of the peer; empty before the handshake."""
 
     @property
     def transport(self) -> asyncio.Transport:

@@ -47,7 +47,7 @@ class KafkaPeer(Exception):
 HANG_UPS_LASTING: Final = 3
 """So many, one after the other, are no process that ends."""
 SHOWN_S: Final = 60.0
-"""How long a hang-up or a foreign node is shown: a peer that is asked is asked again in much less."""
+"""Time for which a hang-up or a foreign node is shown: a peer that is asked is asked again in much less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class PeerLinks:
     problems: dict[str, str] = field(default_factory=dict)
     """Why a peer was not reached when that was last tried; nothing of those that were."""
     mismatches: dict[str, str] = field(default_factory=dict)
-    """Those of them that only an operator can mend."""
+    """Problems among them that only an operator can mend."""
     refusals: dict[str, str] = field(default_factory=dict)
     """Peers that respond with CLUSTER_AUTHORIZATION_FAILED."""
     behind: set[int] = field(default_factory=set)
@@ -74,7 +74,7 @@ class PeerLinks:
     hang_ups: dict[str, _HangUps] = field(default_factory=dict)
     """Of peers that are reached, but have given no response since."""
     strangers: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """Where a node of another cluster responded in place of a peer: when that was last, and in words."""
+    """Nodes of another cluster that responded in place of a peer: when that was last, and in words."""
     clock: Callable[[], float] = time.monotonic
     lines: RateLimit = field(default_factory=lambda: RateLimit(per_second=0.1, burst=5))
 
@@ -130,7 +130,7 @@ class PeerLinks:
 
     @property
     def is_told_of_responses(self) -> bool:
-        """What is known of a peer may end with its next response."""
+        """True if the next response may end what is known of a peer."""
         return bool(self.refusals or self.hang_ups or self.strangers)
 
     def note_response(
@@ -243,7 +243,7 @@ class PeerLink:
             self._handle(event(id=self._peer.id))
 
     def elsewhere(self) -> Sequence[Address]:
-        """Where to search for the peer, beside its own addresses."""
+        """Addresses at which to search for the peer, beside its own."""
         return self._addresses.elsewhere(self._peer) if self._may_search else []
 
 

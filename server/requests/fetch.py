@@ -42,10 +42,10 @@ FETCH_BYTES_MAX: Final = 4 * 2**20
 PARKED_MAX = 10_000
 """Most fetches that wait at a time; one more gets an empty response at once."""
 SHARE_S: Final = 0.002
-"""How long fetches that waited are served in one turn of the event loop; one more may follow. A thousand
+"""Time for which waiting fetches are served in one turn of the event loop; one more may follow. A thousand
 consumers at once would keep it from producers and replicas for a second."""
 SWEEP_S = 5.0
-"""How often parked fetches are searched for those whose connection is gone."""
+"""Time between searches of parked fetches for those whose connection is gone."""
 LEADER_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """Errors after which a consumer searches for the leader: the response says where it is."""
 DEBUGGING_CONSUMER: Final = -2
@@ -62,7 +62,7 @@ class PartitionFetch:
     error: ErrorCode = ErrorCode.NONE
     records: list[bytes | memoryview] = field(default_factory=list)
     diverging: OffsetAndEpoch | None = None
-    """Where the records that the consumer has read part from this log."""
+    """Point at which the records that the consumer has read part from this log."""
 
 
 @dataclass(slots=True)

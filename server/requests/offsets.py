@@ -34,7 +34,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 SPECIAL_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 """The version from which each special timestamp is known; -1 and -2 always were."""
 LOOK_UP_BYTES = MAX_IN_FLIGHT_BYTES // 16
-"""What a search for a time counts for on its connection, which may have 16 of them under way."""
+"""Bytes that a search for a time counts for on its connection, which may have 16 of them under way."""
 
 
 class OffsetsHandler:
@@ -170,7 +170,7 @@ class OffsetsHandler:
     def offset_for_leader_epoch(
         self, request: InboundRequest, message: OffsetForLeaderEpochRequest
     ) -> None:
-        """Where an epoch ends, bounded by the high watermark for consumers (KIP-320)."""
+        """End offset of an epoch, bounded by the high watermark for consumers (KIP-320)."""
         topics = tuple(
             OffsetForLeaderEpochResponseTopic(
                 topic=topic.topic,

@@ -22,7 +22,7 @@ from quorumd.wire.fast import ProduceResponseWriter
 SHARE_S: Final = 0.005
 """So long a turn of the event loop refuses appends: a leader that loses its majority may have 70,000."""
 SWEEP_S = 0.1
-"""How often parked appends are searched for requests whose timeout is over."""
+"""Time between searches of parked appends for requests whose timeout is over."""
 
 
 class ParkedAppends:
@@ -41,7 +41,7 @@ class ParkedAppends:
         self._responder = responder
         self.appends: deque[PendingAppend] = deque()
         self.uncommitted_bytes = 0
-        """What clients have appended beyond the high watermark."""
+        """Bytes that clients have appended beyond the high watermark."""
         self._responses: dict[int, ProduceResponseWriter] = {}
         """By version."""
         self._sweeper: TimerHandle | None = None

@@ -45,9 +45,9 @@ GATHERED_MAX: Final = 32
 GATHERED_S: Final = 0.001
 """So long after the first of them came the batches of a turn wait for no others."""
 UNCOMMITTED_BYTES_MAX = 64 * 2**20
-"""What clients may have appended beyond the high watermark before more is refused."""
+"""Bytes that clients may have appended beyond the high watermark before more is refused."""
 WAITING_BYTES: Final = 1000
-"""What a batch costs in memory besides its own bytes until it is committed."""
+"""Bytes that a batch costs in memory besides its own until it is committed."""
 
 
 class AppendTarget(Protocol):
@@ -105,7 +105,7 @@ class ProduceHandler:
         self._token = 0
         self._responder = ProduceResponder(view, metrics)
         self.parked = ParkedAppends(view, metrics, runtime, self._responder)
-        """What was appended, until it is committed: `on_high_watermark` is to be called there."""
+        """Appends that are not committed yet: `on_high_watermark` is to be called there."""
 
     # -- a request arrives
 

@@ -28,7 +28,7 @@ from quorumd.wire.messages.vote import VoteRequest
 from quorumd.wire.registry import APIS
 
 REMEMBERED_S: Final = 60.0
-"""How long a refusal is shown: who is a node, tries again in much less."""
+"""Time for which a refusal is shown: a node tries again in much less."""
 REMEMBERED_MAX: Final = 16
 _REPLICA_ID: Final = re.compile(r"raft-client-([0-9]{1,10})")
 
@@ -214,7 +214,7 @@ class RaftGate:
         return self._clock() - refusal.at_s > REMEMBERED_S
 
     def warnings(self) -> list[str]:
-        """What was refused in the last minute, in words."""
+        """Refusals of the last minute, in words."""
         return [self._in_words(each) for each in self._refusals.values() if not self._is_old(each)]
 
     def _in_words(self, refusal: _Refusal) -> str:

@@ -24,7 +24,7 @@ EXIT_ABANDONED = 1
 REPORT_S = 0.2
 LOCK_RETRY_S = 0.05
 LEFT_BYTES = 8 << 20
-"""What a build leaves free on the disk: the log is written in steps of half of it."""
+"""Bytes that a build leaves free on the disk: the log is written in steps of half of them."""
 
 
 def main() -> int:

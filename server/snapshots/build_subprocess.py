@@ -17,7 +17,7 @@ from quorumd.storage.errors import DamagedSnapshot
 from quorumd.storage.layout import parse_snapshot_name
 
 CLEANUP_S = 2.0
-"""How long a process may take to delete what it has written."""
+"""Time that a process may take to delete the files that it has written."""
 
 
 def damaged_snapshot(error_name: str, path: Path) -> SnapshotId | None:

@@ -77,7 +77,7 @@ class OutgoingCopies:
                 self.check(snapshot, partial(self._checked, snapshot))
 
     def copied_offset(self) -> int | None:
-        """Where the oldest snapshot ends that is being copied at present."""
+        """End offset of the oldest snapshot that is being copied at present."""
         silent_since_s = self._runtime.monotonic_s() - self._silent_s
         self._served = {key: at for key, at in self._served.items() if at >= silent_since_s}
         return min((snapshot.end_offset for snapshot in self._served), default=None)

@@ -1,4 +1,4 @@
-"""What may be deleted: history that a snapshot stands for, by size and by age. A pure function.
+"""History that may be deleted, since a snapshot stands for it: by size and by age. A pure function.
 
 Nothing is ever deleted without a newer snapshot. Source: KIP-595 (log compaction and snapshots), KIP-630
 (when to delete snapshots and the log).
@@ -72,7 +72,7 @@ def plan_cleaning(
 
 
 def next_start(segments: Sequence[Deletable], start_offset: int, goal: int) -> int:
-    """Where the log is to start next on the way from `start_offset` to `goal`, a few segments further.
+    """Next start offset of the log on the way from `start_offset` to `goal`, a few segments further.
 
     It stays where it is while the disk is busy with the last few: `segments` has them still.
     """

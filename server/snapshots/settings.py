@@ -23,7 +23,7 @@ class SnapshotSettings:
 
 
 class WriteProgress(Protocol):
-    """How much was written to the log."""
+    """Amount of data that was written to the log."""
 
     base: SnapshotFacts | None
     """The facts of the newest snapshot; the manager sets those of one that was taken here."""

@@ -43,7 +43,7 @@ _LEAST_TIMESTAMP: Final = -(1 << 63)
 
 
 class BuildProgress(NamedTuple):
-    """How much of the work is done, in bytes of files that are read; the total is an estimate."""
+    """Progress of a build, in bytes of files that are read; the total is an estimate."""
 
     done_bytes: int
     total_bytes: int

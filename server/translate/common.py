@@ -1,4 +1,4 @@
-"""What the translations of all raft messages share: ids, error names, endpoints, leader hints.
+"""Shared parts of the translations of all raft messages: ids, error names, endpoints, leader hints.
 
 The modules of this room are the only place that knows both a message and an event of the rules. The wire's
 sentinels (-1, the zero uuid, null) stop here. Source: KIP-595, KIP-853.
@@ -93,7 +93,7 @@ def endpoint_on(endpoints: Sequence[Endpoint], listener: str) -> Endpoint | None
 def leader_hint(
     leader_id: int, epoch: int, nodes: tuple[tuple[int, str, int], ...], listener: str
 ) -> LeaderHint:
-    """What a response says of epoch and leader; endpoints of other nodes do not count."""
+    """Leader and epoch that a response names; endpoints of other nodes do not count."""
     endpoints = tuple(
         Endpoint(listener, host, port)
         for node_id, host, port in nodes

@@ -63,7 +63,7 @@ FETCH_BATCHES_MAX: Final = 2048
 """Of one response a follower takes no more, or its event loop would stand still: 8 MiB can be 120,000 batches
 of one record, and 0.2 s. The rest is fetched again."""
 FETCH_MAX_WAIT_MS: Final = 500
-"""How long a follower lets its leader wait for records, at most: Kafka's own figure."""
+"""Time that a follower lets its leader wait for records, at most: Kafka's own figure."""
 HIGH_WATERMARK_UNSUPPORTED: Final = 2**63 - 1
 FLEXIBLE_SINCE: Final = 12
 TOPIC_ID_SINCE: Final = 13
@@ -348,7 +348,7 @@ def _hint(
 
 
 def next_max_bytes(asked: int, fetched: FetchedBatches) -> int:
-    """What the next fetch asks for: hardly more than is taken, if batches are small."""
+    """Limit in bytes for the next fetch: hardly more than is taken, if batches are small."""
     count = fetched.count
     if count == FETCH_BATCHES_MAX:
         return len(fetched.chunk.data)

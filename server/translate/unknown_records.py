@@ -1,4 +1,4 @@
-"""What a later Kafka writes into its metadata log that this version does not know, by name.
+"""Records of a later Kafka in its metadata log that this version does not know, by name.
 
 An observer keeps all bytes as they are. Source: KIP-631 (the frame of a metadata record).
 """
@@ -42,7 +42,7 @@ class KafkaNews(NamedTuple):
 
 
 def news_of(batches: Iterable[bytes]) -> KafkaNews:
-    """What a snapshot, batch by batch, has of both."""
+    """Unknown records and finalized levels of a snapshot, batch by batch."""
     unknown: dict[str, None] = {}
     levels: dict[str, int] = {}
     for batch in batches:

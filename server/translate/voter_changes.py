@@ -57,7 +57,7 @@ from quorumd.wire.schema import Message
 ALTER_REASSIGNMENTS, ADD_VOTER, REMOVE_VOTER, UPDATE_VOTER, TRANSFER = 45, 80, 81, 82, 20001
 CHANGE_TIMEOUT_MAX_MS = 3_600_000
 JOIN_TIMEOUT_MS = 2_000
-"""How long the leader waits until a replica that joins by itself has caught up."""
+"""Time that the leader waits until a replica that joins by itself has caught up."""
 
 
 # -- requests
@@ -140,7 +140,7 @@ def reassignment_request_received(
 def change_request_received(
     api_key: int, version: int, frame: bytes, at: int, reply_to: int, default_timeout_ms: int
 ) -> Event:
-    """What a request asks for that changes a voter or the leader. Raises MalformedMessage."""
+    """Event of a request that changes a voter or the leader. Raises MalformedMessage."""
     if api_key == ADD_VOTER:
         return _add_requested(decode(AddRaftVoterRequest, version, frame, at), reply_to)
     if api_key == REMOVE_VOTER:
