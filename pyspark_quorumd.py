@@ -1,4 +1,4 @@
-"""Where Spark looks for the data source `quorumd`: it imports every module named `pyspark_*`.
+"""Module in which Spark finds the data source `quorumd`: it imports every module named `pyspark_*`.
 
 A module of this kind that does not import makes every data source of Python invisible, so this one imports
 next to nothing, and without Spark 4 it has no DefaultSource at all. See quorumd.pipeline.

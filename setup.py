@@ -48,7 +48,7 @@ def is_compiled() -> bool:
 
 
 def compiled_modules() -> list[Extension]:
-    """What mypyc makes of the sources, with one library that holds them all; none if not asked for."""
+    """Extensions of mypyc for the sources, with one library that holds them all; none if not asked for."""
     if not is_compiled() or "bdist_wheel" not in sys.argv:
         return []
     from mypyc.build import mypycify

@@ -32,7 +32,7 @@ LOOK_EVERY_S = 0.1
 
 
 class Job(NamedTuple):
-    """What to run, once in so many seconds."""
+    """A command to run once in so many seconds."""
 
     every_s: float
     command: list[str]
@@ -71,7 +71,7 @@ def run_in(value: bytes | None) -> Run:
 
 
 def write(t: Transaction, key: bytes, run: Run) -> bool:
-    """Whether the run is written: not if a later leader has written one, or it was begun already."""
+    """Writes the run and returns True, unless a later leader has written one, or it was begun already."""
     last = run_in(t.get(key))
     is_next = (
         last == run._replace(is_done=False) if run.is_done else last.is_due(run.slot, run.token)

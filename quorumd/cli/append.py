@@ -278,7 +278,7 @@ class AppendJob:
         self.last_offset = base_offset + count - 1
 
     def acknowledged_text(self) -> str:
-        """How many records are acknowledged, and how many may be in the log: for an early end."""
+        """Numbers of records that are acknowledged, and that may be in the log: for an early end."""
         text = f"{counted(self.count, 'record')} acknowledged"
         if self.count:
             text += f", the last one at offset {self.last_offset}"
@@ -292,7 +292,7 @@ class AppendJob:
         return time.monotonic() - self._started
 
     def as_dict(self) -> dict[str, int | float]:
-        """What was appended, for programs; offsets are inclusive, -1 for none."""
+        """The appended range, for programs; offsets are inclusive, -1 for none."""
         return {
             "records": self.count,
             "first_offset": self.first_offset,
@@ -301,7 +301,7 @@ class AppendJob:
         }
 
     def as_text(self) -> str:
-        """What was appended, and how fast if it took long enough to measure."""
+        """The appended range, and the rate if the append took long enough to measure."""
         text = f"appended {counted(self.count, 'record')}, last offset {self.last_offset}"
         if self.count >= 1000:
             rate = self.count / self.seconds

@@ -240,7 +240,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def disk_error(path: Path, error: OSError) -> QuorumError:
-    """What to say of a disk that refused."""
+    """The error for a disk that refused to write the backup."""
     return QuorumError(
         f"{path}: the backup can't be written: {error.strerror or error}. Nothing of it is left; name "
         "another place, or make room"

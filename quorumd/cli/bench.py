@@ -342,7 +342,7 @@ def _request_body(load: BenchLoad, version: int) -> bytes:
 
 
 def success_prefix(version: int) -> bytes:
-    """What a Produce response without error begins with, behind the correlation id.
+    """First bytes of a Produce response without error, behind the correlation id.
 
     Comparing bytes costs a fraction of decoding. The prefix ends before the base offset.
     """

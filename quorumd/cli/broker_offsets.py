@@ -1,4 +1,4 @@
-"""How far running Kafka brokers have applied the metadata log: each of them says so in ApiVersions.
+"""Offsets up to which running Kafka brokers have applied the metadata log: ApiVersions of each says so.
 
 A broker ends that meets a leader whose log parts from its own below there. Source: KIP-584, finalized
 features epoch; Apache Kafka 4.3, KRaftMetadataCache.features: the offset of the newest record in its image.

@@ -1,4 +1,4 @@
-"""Who holds names and who waits for them, read from a node's files beside it, for the node's page.
+"""Holders of names and clients that wait, read from a node's files beside the node, for its page.
 
     python -P -m quorumd.cli.claims_reader STORAGE_DIR
 
@@ -139,7 +139,7 @@ def _claims_of(header: BatchHeader, batch: bytes) -> list[Record]:
 
 
 def response_of(reader: ClaimsReader, end_offset: int) -> dict[str, Any]:
-    """What is known by now, fit for JSON."""
+    """The claims that are known by now, fit for JSON."""
     entries = sorted(reader.entries.items())
     found = {kind.value: claimed_names(entries, kind) for kind in ClaimKind}
     return {

@@ -120,7 +120,7 @@ def get(
 
 
 def wants_of(keys: list[bytes], prefix: str) -> Callable[[bytes], bool]:
-    """Whether a key is one of these; without any, whether it begins with the prefix."""
+    """The test of a key: is it one of these; without any, does it begin with the prefix."""
     if keys:
         return frozenset(keys).__contains__
     beginning = os.fsencode(prefix)

@@ -1,4 +1,4 @@
-"""What a held command is before it begins: a process that waits for a word of its parent, and becomes it.
+"""A held command before it begins: a process that waits for a word of its parent, and becomes it.
 
 Run as a file of its own: `python -I -S launcher.py PARENT GO REPORT COMMAND [ARG]...`. It reads `NAME=VALUE`
 from the descriptor GO, adds that to the environment, and executes the command; if that fails, it writes the

@@ -73,7 +73,7 @@ def _to_security(
 
 
 def read_command_config(path: str) -> tuple[Security, dict[str, str]]:
-    """What --command-config names, and the pairs that it is made of. Raises click.BadParameter.
+    """The security that --command-config names, and the pairs of the file. Raises click.BadParameter.
 
     Keys may be those of Kafka's clients, or of Spark's Kafka source, with `kafka.` before them. Those that
     mean nothing here are named on stderr.

@@ -1,4 +1,4 @@
-"""What commands share that go through files: every path is tried, and the worst exit code counts."""
+"""Shared parts of commands that go through files: every path is tried, and the worst exit code counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our command lines share: how they end, whatever goes wrong, and what they say then."""
+"""Shared parts of our command lines: how they end, whatever goes wrong, and what they say then."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def say(message: str) -> None:
 
 
 def own_failure(name: str, error: Exception, traceback_variable: str) -> str:
-    """What to print of an error that was not made for users: it is ours."""
+    """Text to print for an error that was not made for users, which is a fault of quorumd."""
     return (
         f"{name} itself failed: {type(error).__name__}: {error}\n"
         f"Please report this; with {traceback_variable}=1 in the environment it says where."

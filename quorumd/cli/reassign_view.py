@@ -1,4 +1,4 @@
-"""How a reassignment looks: its state, and a view of it that changes."""
+"""Display of a reassignment: its state, and a view of it that changes."""
 
 from __future__ import annotations
 

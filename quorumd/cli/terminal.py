@@ -8,7 +8,7 @@ import signal
 from typing import Final
 
 STOPPING: Final = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-"""What a terminal sends to stop a group."""
+"""Signals by which a terminal stops a group."""
 
 
 class Terminal:

@@ -1,4 +1,4 @@
-"""How bytes, times and tables are shown: exactly for programs, legibly and safely for people.
+"""Text of bytes, times and tables: exact for programs, legible and safe for people.
 
 Nothing that comes out of a log may move the cursor or colour the terminal: control characters are
 shown as escapes. Knows neither click nor rich.

@@ -1,4 +1,4 @@
-"""What a command shows on stderr while it waits: a line that changes on a terminal, else a few lines."""
+"""Display of a command on stderr while it waits: a line that changes on a terminal, else a few lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @contextmanager
 def shown_while_waiting(what: str) -> Iterator[Callable[[ChangeProgress], None]]:
-    """What is yielded is to be called again and again; it shows what is waited for, and since when."""
+    """Yields a function to call again and again: it shows the reason of the wait, and its time so far."""
     started = time.monotonic()
 
     def text_of(progress: ChangeProgress) -> str:

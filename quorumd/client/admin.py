@@ -59,7 +59,7 @@ from quorumd.wire.error_codes import ErrorCode
 
 ADMIN_TIMEOUT_MS_DEFAULT = 60_000
 GRACE_MS = 5_000
-"""How long to wait for a replica that has just been started, or that a new leader does not know yet."""
+"""Time to wait for a replica that has just been started, or that a new leader does not know yet."""
 
 _NEW_LEADER_POLL_S = 0.01
 # Two descriptions give slightly different times for one and the same fetch.

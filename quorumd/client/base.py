@@ -1,4 +1,4 @@
-"""What QuorumClient and QuorumAdmin have in common: bootstrap servers, a timeout, `async with`."""
+"""The common part of QuorumClient and QuorumAdmin: bootstrap servers, a timeout, `async with`."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class QuorumClient(BaseClient):
         self._finder.close()
 
     def companion(self, factory: Callable[[QuorumClient], C]) -> C:
-        """What is made once for this client, at the first call with this factory, and closed with it."""
+        """An object made once for this client, by the first call with `factory`, and closed with it."""
         found = self._companions.get(factory)
         if found is None:
             found = self._companions[factory] = factory(self)

@@ -153,7 +153,7 @@ class QuorumDescription:
         )
 
     def lag(self, replica: ReplicaState) -> int:
-        """How many offsets the replica is behind the leader's log end; -1 if unknown.
+        """Number of offsets that the replica is behind the leader's log end; -1 if unknown.
 
         The lag of a replica that has not fetched in this epoch is the whole log.
         """

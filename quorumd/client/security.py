@@ -1,4 +1,4 @@
-"""How a client reaches a quorum that is not in plaintext: the settings of Kafka's clients, checked.
+"""Security of a client's connections to a quorum: the settings of Kafka's clients, checked.
 
 Source: Apache Kafka documentation, "Security": `security.protocol` and `ssl.*` of clients.
 """

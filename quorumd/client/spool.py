@@ -47,7 +47,7 @@ class SnapshotSpool:
 
     @property
     def position(self) -> int:
-        """How many bytes have arrived: the position of the next chunk."""
+        """Number of bytes that have arrived: the position of the next chunk."""
         return self._position
 
     @property

@@ -22,7 +22,7 @@ _ONLY_READ: Final = Record(value=b"quorumd: a transaction that only read")
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a change that meets a conflict is tried, and how long in all.
+    """Limits for a change that meets conflicts: the attempts, and the time of all of them.
 
     `attempts_max` None: as often as the time permits. `timeout_ms` None: the client's. What comes first
     ends it, with the last Conflict.

@@ -1,4 +1,4 @@
-"""How one voter set differs from the one before it: the rule of `dump-log` and of the table `voter_sets`.
+"""Difference of one voter set from the one before: the rule of `dump-log` and of the table `voter_sets`.
 
 Source: KIP-853 (the log holds the whole voter set each time).
 """
@@ -15,7 +15,7 @@ V = TypeVar("V")
 def voter_set_changes(
     before: Mapping[K, V], after: Mapping[K, V]
 ) -> list[tuple[Literal["REMOVE", "ADD", "UPDATE"], K]]:
-    """What leads from one voter set to the next: removals, additions, voters with another value.
+    """The changes from one voter set to the next: removals, additions, voters with another value.
 
     The sets are by voter key; each kind of change is in the order of its set.
     """

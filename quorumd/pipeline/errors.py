@@ -1,4 +1,4 @@
-"""What can go wrong in the pipeline, and how an error that went through Spark becomes a line again.
+"""Errors of the pipeline, and the way back from an error that went through Spark to a line of text.
 
 An exception of a reader crosses two processes and a JVM on its way to the user: what arrives is a text
 with the tracebacks of all of them, in which the reader's own sentence stands behind its class.
@@ -45,7 +45,7 @@ class DataLost(PipelineError):
 
 
 def plain_message(error: BaseException) -> str:
-    """What the user should read: the reader's own sentence if there is one, without stack traces."""
+    """Text for the user: the reader's own sentence if there is one, without stack traces."""
     text = str(error)
     if ours := _OURS.findall(text):
         return str(ours[-1]).strip()

@@ -94,7 +94,7 @@ def _command_config_option(command: F) -> F:
 
 
 def log_options(command: F) -> F:
-    """Where the log is, where the tables go, and what Spark runs on."""
+    """Adds the options for the source of the log, the folder of the tables, and Spark."""
     options = [
         click.option(
             "--bootstrap-server",

@@ -78,7 +78,7 @@ class LoopThread:
         return is_first
 
     def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What the function returns, called and awaited in the loop; raises what it raises.
+        """Calls and awaits the function in the loop, and returns its result; raises what it raises.
 
         An interruption here, as KeyboardInterrupt, cancels it there and waits until it has ended. Raises
         RuntimeError if the loop is closed, if this process was forked, in the loop's own thread, and while
@@ -102,7 +102,7 @@ class LoopThread:
             raise
 
     def run(self, function: Callable[[], T]) -> T:
-        """What the function, which does not wait, returns in the loop. Raises as `call`."""
+        """Calls the function, which does not wait, in the loop, and returns its result. Raises as `call`."""
 
         async def called() -> T:
             return function()

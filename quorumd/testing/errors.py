@@ -1,4 +1,4 @@
-"""What goes wrong with a quorum for tests."""
+"""Errors of a quorum for tests."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from typing import Any
 from quorumd.testing.errors import LocalQuorumError
 
 HostRequest = tuple[str, Sequence[int], Mapping[str, object]]
-"""What is asked for, handles that go with it, and its fields."""
+"""A request: its name, handles that go with it, and its fields."""
 _RESPONSE_BYTES_MAX = 1 << 16
 END_S = 5.0
-"""How long it may take to end when its end of the socket does not respond any more."""
+"""Time that the process may take to end when its end of the socket does not respond any more."""
 # The quorumd that was imported here, wherever this process found it; behind all other folders, as none of
 # them may be hidden by what lies beside it.
 _CODE = (

@@ -174,7 +174,7 @@ async def _is_up(node: LinkedNode) -> bool:
 
 
 def run(control: int, nodes: Iterable[LinkedNode]) -> None:
-    """What the process does; `control` is its end of the socket."""
+    """The main function of the process; `control` is its end of the socket."""
 
     async def serve() -> None:
         with socket.socket(fileno=control) as channel:

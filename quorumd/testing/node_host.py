@@ -198,7 +198,7 @@ def _run_commands(commands: list[list[str]], output: str, environ: dict[str, str
 
 
 def serve(handle: int) -> None:
-    """What the process does; the handle is its end of the socket."""
+    """The main function of the process; the handle is its end of the socket."""
     assert _PRELOADED
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

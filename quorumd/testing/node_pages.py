@@ -1,4 +1,4 @@
-"""What a node says of itself: its `/status`, without what a HTTP library takes to load."""
+"""A node's `/status`, read without what a HTTP library takes to load."""
 
 from __future__ import annotations
 

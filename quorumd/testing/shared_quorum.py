@@ -1,4 +1,4 @@
-"""What the fixture `quorum` gives to a test: a quorum that other tests use, too."""
+"""Quorum of the fixture `quorum`, which other tests use, too."""
 
 from __future__ import annotations
 

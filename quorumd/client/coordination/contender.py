@@ -23,13 +23,13 @@ ALLOWANCE: Final = 0.05
 in rate by 10 %, in fact by far less, and what is left is time to notice the end."""
 RENEWALS_PER_TTL: Final = 3
 OVER_TTLS: Final = 2
-"""What was not renewed for so many ttls is over."""
+"""Number of ttls without a renewal after which a claim is over."""
 TURN_S: Final = 2.0
-"""What the first in the queue has to act in before the next one may; seconds in which the leader answers."""
+"""Time of the first in the queue to act before the next one may; seconds in which the leader answers."""
 HEIR_TTLS: Final = 0.5
 """So many ttls ago the record of the first in the queue may have been read, for it to be handed the name."""
 SETTLE_S: Final = 0.05
-"""Who becomes the first in the queue does not write at once: another one has the name, and begins."""
+"""Delay before a client writes that becomes the first in the queue: another one has the name, and begins."""
 REMOVED_MAX: Final = 500
 """Of the queue, in one batch."""
 
@@ -78,7 +78,7 @@ def may_be_over(contest: Contest, wall_ms: int) -> bool:
 
 
 def watching_s(contest: Contest) -> float:
-    """How long that takes at the most, seconds: until one that queues now may act."""
+    """The longest time in seconds until one that queues now may act."""
     holder = contest.holder
     lapse_s = 0.0 if holder is None else holder.record.ttl_s * (1 + ALLOWANCE)
     clients = {seen.record.client for seen in contest.queue.values()}

@@ -1,4 +1,4 @@
-"""What one client sees of a name: who holds it, who waits for it, and since when, by its own clock.
+"""One client's view of a name: its holder, its queue, and since when, by the client's own clock.
 
 Applied change by change, as they are in the log. Knows no network and no clock.
 """
@@ -30,7 +30,7 @@ class AnsweredTime:
         self._answer_s = float("-inf")
 
     def at(self, now_s: float) -> float:
-        """What is counted until `now_s`."""
+        """Seconds that are counted until `now_s`."""
         return self._counted_s + min(max(0.0, now_s - self._answer_s), SILENCE_S)
 
     def is_stopped(self, now_s: float) -> bool:

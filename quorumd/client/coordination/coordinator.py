@@ -1,4 +1,4 @@
-"""What all claims of one client share: one reader of the log, its board of contests, and its writes.
+"""The shared part of all claims of one client: one reader of the log, its board of contests, and its writes.
 
 The reader runs while a claim needs it, and a few seconds longer; it goes on where it stopped.
 """
@@ -85,7 +85,7 @@ class Coordinator:
 
     @property
     def unread(self) -> str:
-        """What `enter` waits for, in words."""
+        """The condition that `enter` waits for, in words."""
         if self._begins_until is None:
             return "no leader of the quorum answers"
         return f"the log is read up to offset {self.end_offset} of {self._begins_until} so far"

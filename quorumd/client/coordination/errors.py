@@ -1,4 +1,4 @@
-"""What can go wrong with what is held."""
+"""Errors of locks, elections and registrations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What locks and elections have in common: a name that one object at a time holds."""
+"""The common part of locks and elections: a name that one object at a time holds."""
 
 from __future__ import annotations
 

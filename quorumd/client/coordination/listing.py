@@ -1,4 +1,4 @@
-"""Who holds what and who waits, for people; and a lock taken away by them."""
+"""A list of holders and waiting clients, for people; and a lock taken away by them."""
 
 from __future__ import annotations
 

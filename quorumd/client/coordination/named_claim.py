@@ -1,4 +1,4 @@
-"""What locks, elections and registrations have in common: a name, and what their record says."""
+"""The common part of locks, elections and registrations: a name, and what their record says."""
 
 from __future__ import annotations
 

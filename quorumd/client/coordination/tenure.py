@@ -34,7 +34,7 @@ from quorumd.client.timing import RetryBackoff
 from quorumd.security.errors import CertificateProblem
 
 GIVE_BACK_S: Final = 5.0
-"""What is not given back by then is left to its ttl."""
+"""Limit of the time to give a name back; after it the name is left to its ttl."""
 _TRY_S_MIN: Final = 0.25
 _TRY_S_MAX: Final = 3.0
 _TRIES_PER_TTL: Final = 4

@@ -28,7 +28,7 @@ CLIENT_ID = "quorumd-pipeline"
 FETCH_BYTES = 1 << 20
 SEGMENT_BYTES = 64 << 20
 LAG_S = 5.0
-"""How long, all in all, a replica is waited for that has not heard yet of all that was committed."""
+"""Time in all to wait for a replica that has not heard yet of all that was committed."""
 _RESTARTS = 5
 
 

@@ -1,4 +1,4 @@
-"""What of metadata records is secret, and therefore not shown by default.
+"""Secrets in metadata records, which are not shown by default.
 
 SCRAM credentials: salt and keys. Configs: the value of every key that is not known to be harmless,
 because Kafka's log does not say which ones are passwords, and plugins add keys of their own.

@@ -68,7 +68,7 @@ class BatchHeaders:
 
     @property
     def ends(self) -> Int64s:
-        """Where each batch ends in the chunk (exclusive)."""
+        """End position of each batch in the chunk (exclusive)."""
         return self.positions + self.field("length") + LOG_OVERHEAD
 
     @property

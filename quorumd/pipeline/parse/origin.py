@@ -1,4 +1,4 @@
-"""Where a chunk of a log comes from, and what is said when a batch in it is damaged."""
+"""Origin of a chunk of a log, and the error for a damaged batch in it."""
 
 from __future__ import annotations
 

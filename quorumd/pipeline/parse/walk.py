@@ -1,4 +1,4 @@
-"""Where each record of many batches begins: record k of every batch in one step.
+"""Positions of the records of many batches: record k of every batch in one step.
 
 The only sequential part of reading records: a length leads to the next length.
 """

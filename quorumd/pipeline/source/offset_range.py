@@ -35,7 +35,7 @@ class LogBounds:
 
     @property
     def earliest(self) -> int:
-        """Where its rows begin, those of the snapshot included."""
+        """First offset of its rows, those of the snapshot included."""
         return 0 if self.snapshot is not None else self.start
 
     def __str__(self) -> str:

@@ -26,7 +26,7 @@ TIMEOUT_MS_DEFAULT: Final = 30_000
 TABLES: Final = ("records", "batches", "control", "metadata")
 CONTROL_RECORDS: Final = "control_records"
 LOG_RECORDS: Final = "log_records"
-"""What the tables are made of: not for users. See quorumd.pipeline.parse."""
+"""Table that the others are made of: not for users. See quorumd.pipeline.parse."""
 
 NAMES: Final = (
     "bootstrap.servers",

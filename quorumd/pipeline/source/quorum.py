@@ -30,7 +30,7 @@ from quorumd.security.errors import CertificateProblem
 from quorumd.storage.layout import snapshot_path
 
 FETCH_BYTES = 8 << 20
-"""What a Fetch asks for: chunks of this size are decoded fastest."""
+"""Bytes that a Fetch asks for: chunks of this size are decoded fastest."""
 _CLIENT_ID = "quorumd-pipeline"
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class SyncQuorum:
         self.close()
 
     def bounds(self, reaching: int | None = None) -> Bounds:
-        """What is committed now; `reaching` as for `end`. Raises LogUnreachable."""
+        """Bounds of the committed log now; `reaching` as for `end`. Raises LogUnreachable."""
         start = self._run(self._client.list_offsets(EARLIEST)).offset
         # Asked second, so that it is never below the start.
         end = self.end(reaching)

@@ -42,7 +42,7 @@ class SnapshotSplit:
 
 
 def snapshot_split(table: str, snapshot: Snapshot, wanted: SnapshotRange) -> SnapshotSplit:
-    """What to read of a snapshot file. Raises DamagedBatch, StorageError."""
+    """The pieces to read of a snapshot file. Raises DamagedBatch, StorageError."""
     plan = plan_snapshot(snapshot)
     if plan.damages:
         raise plan.damages[0]

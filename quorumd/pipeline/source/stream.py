@@ -56,7 +56,7 @@ class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._view: SourceView | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
-        """Where a new query begins. Raises BadOption, DataLost, LogUnreachable."""
+        """Offset at which a new query begins. Raises BadOption, DataLost, LogUnreachable."""
         view = self._opened()
         logs = view.bounds()
         starting = self._options.starting or Position(LATEST)
@@ -71,7 +71,7 @@ class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"offset": start, "state": state} if state else {"offset": start}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
-        """Where the next range ends, as far as the limit allows. Raises DataLost, LogUnreachable."""
+        """End of the next range (exclusive), as far as the limit allows. Raises DataLost, LogUnreachable."""
         end = self._end(reaching=start["offset"])
         if end < start["offset"]:
             if self._options.fail_on_data_loss:

@@ -27,7 +27,7 @@ class SourceView(Protocol):
     """
 
     def bounds(self, reaching: int | None = None) -> list[LogBounds]:
-        """What can be read; at least one. What was found last will do if it goes as far as `reaching`."""
+        """Bounds of each log, at least one. Those found last will do if they go as far as `reaching`."""
 
     def end(self, reaching: int | None = None) -> int:
         """The end offset (exclusive) that all the logs have reached."""

@@ -47,7 +47,7 @@ class LeadershipHistory(NamedTuple):
 
 
 def extend_history(before: LeadershipHistory, rows: Iterable[ControlRow]) -> LeadershipHistory:
-    """What the tables are after these records, given in any order, all behind what came before.
+    """The tables after these records, given in any order, all behind the earlier ones.
 
     Raises MalformedMessage for a record that is not what its type says.
     """

@@ -35,7 +35,7 @@ class LogOrigin:
     replica: int | None = None
     timeout_ms: int | None = None
     security: Mapping[str, str] = field(default_factory=dict)
-    """How a live quorum is reached, with the keys of Kafka's clients."""
+    """Security of the connections to a live quorum, with the keys of Kafka's clients."""
 
     def options(self) -> dict[str, str]:
         """As the data source takes them."""
@@ -82,7 +82,7 @@ class LogBeginning(NamedTuple):
 
 
 def beginning(given: Mapping[str, str]) -> LogBeginning:
-    """What a log begins with now: that is no less than what it began with when it was read before.
+    """Beginning of a log now, which is no less than it was when the log was read before.
 
     Takes options of the data source. Raises LogUnreachable, DataLost, StorageError, DamagedBatch.
     """

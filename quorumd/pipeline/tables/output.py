@@ -40,7 +40,7 @@ COMMIT_LOCK: Final = "commit.lock"
 WORK: Final = "work"
 """The work files of a run; deleted by the next run."""
 REPLACED_KEPT_S: Final = 600.0
-"""How long a replaced file is kept for queries that read it."""
+"""Time for which a replaced file is kept for queries that read it."""
 
 
 class OutputBusy(PipelineError):
