@@ -1,4 +1,4 @@
-"""What goes wrong in a chaos run, and what operators do meanwhile.
+"""Faults of a chaos run, and operations of operators meanwhile.
 
 A fault begins, lasts, and ends; whatever it did, everything is whole again afterwards. An operation is a
 command of `quorumctl`, which may fail while a fault is there.

@@ -1,4 +1,4 @@
-"""What a client writes down of its calls and their outcomes, a JSON line each; times are monotonic ns.
+"""The history of a client: its calls and their outcomes, a JSON line each; times are monotonic ns.
 
 A record's value is the name of its writer and its number: "librdkafka-0/17". What a killed writer had not
 written down has never been answered to anybody.

@@ -1,4 +1,4 @@
-"""What each node runs on: a network of its own, a disk of limited size, a clock that can be set.
+"""Hosts of the nodes: each with a network of its own, a disk of limited size, a clock that can be set.
 
 With root each node gets a network namespace on a bridge and a small file system; links can be cut in one
 direction. Without root all nodes share the loopback and the file system, and nothing can be cut or filled.
@@ -49,7 +49,7 @@ class Hosts(ABC):
         """host:port of its HTTP pages."""
 
     def prefix(self, node: int) -> Sequence[str]:
-        """What runs a command on this host, in the same process."""
+        """Words before a command that run it on this host, in the same process."""
         return ()
 
     def disk(self, node: int) -> Path:
@@ -57,7 +57,7 @@ class Hosts(ABC):
         return self.folder / f"disk-{node}"
 
     def environ(self, node: int) -> dict[str, str]:
-        """What a process on this host finds in its environment."""
+        """Environment of a process on this host."""
         return dict(os.environ) if self._clock is None else self._clock.environ(node)
 
     def cut(self, source: int, target: int) -> None:
@@ -73,7 +73,7 @@ class Hosts(ABC):
         return self._clock is not None
 
     def set_clock(self, node: int, ahead_s: float) -> None:
-        """How far the wall clock of the host is ahead."""
+        """Sets how many seconds the wall clock of the host is ahead."""
         assert self._clock is not None, "the caller has asked can_set_clocks"
         self._clock.set(node, ahead_s)
 

@@ -49,7 +49,7 @@ class Reader(Protocol):
         """Go on from there. If nodes have deleted that meanwhile no record comes; none is left out."""
 
     def read(self) -> Records:
-        """What has come within a moment: offsets and values."""
+        """Records that have come within a moment: offsets and values."""
 
     def ends(self) -> tuple[int, int]:
         """The first offset of the log and the offset of the next record."""

@@ -64,7 +64,7 @@ class Nodes:
         return self.hosts.disk(node) / "data"
 
     def log(self, node: int) -> Path:
-        """What the node has logged, in all of its lives."""
+        """File with all that the node has logged, in all of its lives."""
         return self.hosts.folder / f"node-{node}.log"
 
     # -- life
@@ -93,7 +93,7 @@ class Nodes:
             self.kill(node)
 
     def start(self, node: int) -> None:
-        """It is started again whenever it ends, until it is killed or stopped here.
+        """Starts the node, and again whenever it ends, until it is killed or stopped here.
 
         One that runs is left alone: two faults may have ended it, and both start it again.
         """
@@ -138,7 +138,7 @@ class Nodes:
         return found
 
     def statuses(self) -> dict[int, dict[str, Any]]:
-        """Those of the nodes that answer."""
+        """Status of each node that answers."""
         found = {node: self.status(node) for node in self.ids}
         return {node: status for node, status in found.items() if status is not None}
 

@@ -13,7 +13,7 @@ FINDINGS_SHOWN = 50
 
 @dataclass(slots=True)
 class Story:
-    """What happened, by the clock of the run: seconds since its begin, and a line."""
+    """Events of a run: seconds since its begin, by the clock of the run, and a line."""
 
     lines: list[tuple[float, str]] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)

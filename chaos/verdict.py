@@ -1,4 +1,4 @@
-"""Whether a chaos run kept its promises: the checkers of the simulator, on what real clients wrote down.
+"""The verdict on a chaos run: the checkers of the simulator, on the histories of real clients.
 
 Each record counts as a batch of its own. The committed log is that of the replicas after the run. Below the
 start of the longest one, where nodes have deleted what they have in snapshots, it is what readers saw.
@@ -51,7 +51,7 @@ class Known(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """What one client did."""
+    """Numbers of one client's calls, by outcome."""
 
     invoked: int = 0
     acknowledged: int = 0
@@ -63,7 +63,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Verdict:
-    """What a run has shown. `gaps` are the longest times without an acknowledgement: (ns, begin in ns)."""
+    """Result of a run. `gaps` are the longest times without an acknowledgement: (ns, begin in ns)."""
 
     violations: list[str] = field(default_factory=list)
     clients: dict[str, Counts] = field(default_factory=dict)

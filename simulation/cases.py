@@ -121,7 +121,7 @@ def possible_cases() -> tuple[Case, ...]:
 
 
 def missing_cases(coverage: Coverage) -> list[Case]:
-    """Those that have not occurred."""
+    """The possible cases that have not occurred."""
     seen = {(fault, message) for fault, _, message in coverage.cases}
     return [
         case
@@ -136,5 +136,5 @@ def possible_pairs() -> list[Pair]:
 
 
 def missing_pairs(coverage: Coverage) -> list[Pair]:
-    """Those that have not occurred."""
+    """The possible pairs that have not occurred."""
     return [pair for pair in possible_pairs() if not coverage.pairs[pair]]

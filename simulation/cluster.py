@@ -73,7 +73,7 @@ class Cluster:
         self._by_host[machine.host] = machine
 
     def process_at(self, host: str) -> NodeProcess | None:
-        """What runs on a machine now."""
+        """Process that runs on a machine now."""
         return self._by_host[host].process
 
     def role_of(self, host: str) -> str:

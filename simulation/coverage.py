@@ -28,5 +28,5 @@ class Coverage:
         self.pairs.update(other.pairs)
 
     def of_fault(self, fault: str) -> int:
-        """How often a fault has hit anything."""
+        """Number of times that a fault has hit anything."""
         return sum(count for case, count in self.cases.items() if case[0] == fault)

@@ -1,4 +1,4 @@
-"""What a run is like, drawn from its seed: how many nodes, which limits, which faults and how often."""
+"""Settings of a run, drawn from its seed: how many nodes, which limits, which faults and how often."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Observed(Protocol):
     last_report: str
     """The report that was observed last."""
     shown_snapshots: set[tuple[int, int]]
-    """Those that checkers have seen."""
+    """Snapshots that checkers have seen."""
 
     @property
     def node(self) -> RaftNode:
@@ -44,7 +44,7 @@ class Observed(Protocol):
 
     @property
     def report(self) -> str:
-        """What the node has reported last."""
+        """Text that the node has reported last."""
 
     @property
     def is_clock_true(self) -> bool:

@@ -1,4 +1,4 @@
-"""What of a seed is run."""
+"""Parts of a seed that are run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What of a seed is run: all of it, unless said otherwise."""
+    """Parts of a seed that are run: all of it, unless said otherwise."""
 
     faults: Collection[str] | None = None
     """Only these kinds of faults, and these in any case."""

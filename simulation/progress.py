@@ -45,7 +45,7 @@ def tally_progress(tally: Tally, runs: int) -> Iterator[Show]:
 
 @contextmanager
 def shrink_progress(shrinker: Shrinker) -> Iterator[Show]:
-    """How many runs it takes is not known: just the smallest run so far, and how many were tried."""
+    """Shows the smallest run so far, and how many were tried; how many will be is not known."""
 
     def text() -> str:
         run = shrinker.run
@@ -59,7 +59,7 @@ def shrink_progress(shrinker: Shrinker) -> Iterator[Show]:
 def progress_bar(
     label: str, total: int | None, done: Callable[[], int], text: Callable[[], str]
 ) -> Iterator[tuple[Show, Callable[[str], None]]]:
-    """How to move it, and how to say something beside it."""
+    """Calls that move the bar, and say something beside it."""
     if not sys.stderr.isatty():
         yield from _lines(label, total, done, text)
         return

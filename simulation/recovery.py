@@ -19,11 +19,11 @@ from simulation.scheduler import MS, SECOND
 from simulation.violation import Violation
 
 STEP_US = 500 * MS
-"""What a step of a reassignment may take besides the timeouts."""
+"""Time that a step of a reassignment may take besides the timeouts."""
 LOAD_US = 200 * MS
 """So long clients go on at least: what is judged here is the way back, under load."""
 AFTERMATH_US = 5 * SECOND
-"""What was late when the faults stopped has arrived by then."""
+"""Time after the end of the faults by which everything late has arrived."""
 
 
 def recover(chaos: Chaos, workload: Workload) -> None:

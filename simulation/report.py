@@ -1,4 +1,4 @@
-"""What a run, or many, came to: as text for people and as JSON for programs."""
+"""Report of a run, or of many: as text for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _failing_seeds(failures: Sequence[Failure]) -> Iterator[str]:
 
 
 def coverage_lines(coverage: Coverage, *, with_missing: bool) -> Iterator[str]:
-    """How often each fault and operation has met each role, and what has never occurred."""
+    """Numbers of each fault and operation by the role that it met, and those that have never occurred."""
     yield "how often each fault has occurred, by the role of the process that it met; and the responses that"
     yield "operators have got, by the role of the process that they had asked"
     rows = [["fault", "all", *ROLES_SHOWN]]
@@ -242,7 +242,7 @@ def tally_json(tally: Tally, task: Task, seeds: range, wall_s: float) -> dict[st
 
 
 def tally_of_json(fields: dict[str, Any]) -> Tally:
-    """What `tally_json` was made of."""
+    """Reads the output of `tally_json`."""
     coverage = Coverage()
     for case in fields["coverage"]:
         coverage.cases[case["fault"], case["role"], case["message"]] = case["count"]

@@ -39,7 +39,7 @@ STACK_ENTRIES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is done with every seed."""
+    """Work to do with every seed."""
 
     options: Options = field(default_factory=Options)
     plant: str | None = None
@@ -87,7 +87,7 @@ class Run:
 
 @dataclass(slots=True)
 class Tally:
-    """What came of many runs."""
+    """Results of many runs."""
 
     runs: int = 0
     steps: int = 0

@@ -1,4 +1,4 @@
-"""Whether a change left everything as it was: events, messages and files, byte for byte.
+"""Compares runs before and after a change: events, messages and files, byte for byte.
 
 `python -m simulation.same --base COMMIT` compares the working tree with a commit. What is compared is
 printed without `--base`, as JSON: for each seed the digest of its events (bytes of messages included)
@@ -127,7 +127,7 @@ def _drawn_value(spec: FieldSpec, version: int, random: Random) -> object:
 
 
 def of_commit(commit: str, first: int, last: int) -> Fingerprints:
-    """Those of a commit, made by its own code unless they are kept."""
+    """Fingerprints of a commit, made by its own code unless they are kept."""
     git = partial(subprocess.run, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     full = git(["git", "rev-parse", "--verify", f"{commit}^{{commit}}"]).stdout.strip()
     kept = CACHE / f"{full}-{first}-{last}.json"

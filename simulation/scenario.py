@@ -48,7 +48,7 @@ def settings_of(
     is_dynamic: bool = False,
     auto_join: bool = False,
 ) -> Settings:
-    """Those of the daemon, and no faults."""
+    """Settings of the daemon, and no faults."""
     return Settings(
         voters=voters,
         observers=observers,
@@ -117,7 +117,7 @@ class Scenario:
         return [other for other in self.machines if other is not machine]
 
     def voters(self) -> tuple[ReplicaKey, ...]:
-        """Those that are committed."""
+        """Voters that are committed."""
         return self.env.facts.voters.current
 
     def is_led(self, after_epoch: int = 0) -> bool:
@@ -231,7 +231,7 @@ class Scenario:
         self.env.observer.on_end()
 
     def described(self) -> str:
-        """Where each machine stands, and the last lines."""
+        """State of each machine, and the last lines."""
         rows = []
         for machine in self.machines:
             if machine.process is None:

@@ -1,4 +1,4 @@
-"""What happened in a run: a hash of all of it, and the last events of each node in words."""
+"""Trace of a run: a hash of all of it, and the last events of each node in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run ends with when something that must hold does not."""
+"""The end of a run in which a property does not hold."""
 
 from __future__ import annotations
 

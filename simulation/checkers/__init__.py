@@ -1,4 +1,4 @@
-"""What must hold, one property a module, each with its source."""
+"""Properties that must hold, one a module, each with its source."""
 
 from __future__ import annotations
 

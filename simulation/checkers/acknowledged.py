@@ -1,4 +1,4 @@
-"""What was acknowledged is in the committed log, exactly once, at the offset of the response.
+"""Each acknowledged record is in the committed log, exactly once, at the offset of the response.
 
 A refused or timed-out append may be there or not, but not twice. Source: the promise of docs/protocol,
 appends; KIP-98 for idempotence.

@@ -1,4 +1,4 @@
-"""What checkers are shown, and what they share.
+"""The base of checkers: the events that they are shown, and the parts that they share.
 
 A checker is called after every event of a process. It raises `Violation` with offsets and epochs.
 """

@@ -1,4 +1,4 @@
-"""What is committed is the same everywhere and for ever.
+"""Committed batches are the same everywhere and for ever.
 
 Source: KIP-595, high watermark; Raft, figure 3, "State Machine Safety". This checker keeps the one
 committed history that the others use.
@@ -21,7 +21,7 @@ class CommittedPrefix(Checker):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self.checked: dict[ReplicaKey, int] = {}
-        """How many batches of a replica's log are known to be those that are committed."""
+        """Number of batches of a replica's log that are known to be those that are committed."""
 
     def on_recovered(self, replica: Replica, found: list[Batch], state: object) -> None:
         self.checked[replica.key] = 0

@@ -19,7 +19,7 @@ NAME = "looked up offsets are those of the committed log"
 
 
 class Lookup(NamedTuple):
-    """What is asked for: one of the two is None."""
+    """A lookup of an offset by a timestamp or by an epoch: one of the two is None."""
 
     timestamp: int | None = None
     epoch: int | None = None

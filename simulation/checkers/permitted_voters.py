@@ -1,4 +1,4 @@
-"""Where quorum.voters names ids, just these vote: none is added, and none vanishes wholly.
+"""If quorum.voters names ids, just these vote: none is added, and none vanishes wholly.
 
 Source: KIP-856, "Bootstrapping".
 """

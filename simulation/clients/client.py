@@ -1,4 +1,4 @@
-"""What all clients of the quorum have in common: a node that they ask, in Kafka's protocol."""
+"""The common part of all clients of the quorum: a node that they ask, in Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ M = TypeVar("M", bound=WireMessage)
 def request_frame(
     api_key: int, version: int, message: WireMessage, number: int, client: str
 ) -> tuple[str, bytes]:
-    """What people call this request, and its bytes, length included."""
+    """Name of this request for people, and its bytes, length included."""
     header = encode_request_header(api_key, version, number, client)
     body = encode(message, version)
     kind = "Consumer fetch" if api_key == FETCH else APIS[api_key].name

@@ -68,7 +68,7 @@ _LATER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ChangeResponse:
-    """What a response says; leader id and epoch are -1 if it does not say."""
+    """A response to a change; leader id and epoch are -1 if it does not name them."""
 
     error: ErrorCode
     leader_id: int = -1

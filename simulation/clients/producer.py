@@ -39,7 +39,7 @@ FIRST_TIMESTAMP_MS = 1_699_999_000_000
 RECORDS_MAX = 5
 """In a batch."""
 NEW_EPOCH_RATE = 0.05
-"""How often an idempotent producer begins a new epoch before it makes batches."""
+"""Part of its batches before which an idempotent producer begins a new epoch."""
 IMPOSSIBLE_REFUSALS = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -49,7 +49,7 @@ IMPOSSIBLE_REFUSALS = frozenset(
         ErrorCode.INVALID_TIMESTAMP,
     }
 )
-"""What an idempotent producer that does everything right must never hear."""
+"""Errors that an idempotent producer that does everything right must never get."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Producer(Client):
         self.producer_id = 1_000 + number if self.is_idempotent else -1
         self.producer_epoch = 0 if self.is_idempotent else -1
         self.sequence = 0 if self.is_idempotent else -1
-        """That of the next record."""
+        """Sequence number of the next record."""
         self._waiting: list[Batch] = []
         """In the order of their sequences."""
         self._zombie: Batch | None = None

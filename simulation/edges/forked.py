@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 MEMORY_BYTES = 2 << 30
-"""What a child may use beyond what this process has: a mutant may append for ever."""
+"""Bytes that a child may use beyond those of this process: a mutant may append for ever."""
 
 
 class ChildStopped(Exception):
@@ -25,7 +25,7 @@ class ChildFailed(Exception):
 
 
 def in_child(act: Callable[[], Any], cpu_s: float, wall_s: float) -> Any:
-    """What `act` returns, as JSON knows it. Raises ChildStopped, ChildFailed."""
+    """Result of `act`, called in a child process, as JSON knows it. Raises ChildStopped, ChildFailed."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""What came of the mutants: as text and as JSON."""
+"""Results of the mutants: as text and as JSON."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from simulation.edges.trials import Outcome, Trial
 
 
 class Results:
-    """What came of mutants, a JSON line each: a later line about the same mutant counts.
+    """Results of mutants, a JSON line each: a later line about the same mutant counts.
 
     One that was caught stays so while its module's source is the same; others are tried again when
     anything has changed, by runs only if what they execute has.

@@ -60,11 +60,11 @@ class Passing:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What came of a mutant. `seed` and `violated` are of the first run that it broke."""
+    """Result of a mutant. `seed` and `violated` are of the first run that it broke."""
 
     test: str | None = None
     runs: int | None = None
-    """How many were made; None if a test had caught it before."""
+    """Number of runs that were made; None if a test had caught it before."""
     differed: int = 0
     """Runs that went otherwise."""
     seed: int | None = None
@@ -84,12 +84,12 @@ class Trial:
     mutant: Mutant
     module: ModuleSource
     simulated: Outcome | None = None
-    """What runs of this very code are known to have shown."""
+    """Result that runs of this very code are known to have had."""
 
 
 OnOutcome = Callable[[Trial, Outcome], None]
 OnPhase = Callable[[str], None]
-"""What is under way."""
+"""Called with the name of each phase that begins."""
 
 
 class Trials:

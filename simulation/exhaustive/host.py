@@ -78,7 +78,7 @@ PRE_VOTE_ID = 0
 
 @dataclass
 class Host:
-    """What a driver needs around it: a disk, a network, a listener."""
+    """Surroundings of a driver: a disk, a network, a listener."""
 
     labels: Labels
     traffic: Traffic
@@ -391,7 +391,7 @@ class Host:
     # -- the end of a step
 
     def check(self) -> None:
-        """What must hold of this replica by itself; notes its vote for itself once it counts."""
+        """Checks this replica by itself; notes its vote for itself once it counts."""
         node = self.node
         check_state(node.core.capture())
         require(node.epoch >= self.stored.epoch, "the epoch is below the one on disk")

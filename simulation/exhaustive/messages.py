@@ -57,7 +57,7 @@ class RequestBody(NamedTuple):
 
 
 class ResponseBody(NamedTuple):
-    """What a response says; the fields from `high_watermark` on are those of a Fetch."""
+    """Fields of a response; those from `high_watermark` on are of a Fetch."""
 
     error: str | None
     top_level_error: str | None
@@ -69,7 +69,7 @@ class ResponseBody(NamedTuple):
     read_from: int | None = None
     read_to: int = 0
     records: Records = ()
-    """Those from `read_from` on; empty until the response leaves."""
+    """Records from `read_from` on; empty until the response leaves."""
 
 
 class Message(NamedTuple):
@@ -145,7 +145,7 @@ def request_of(kind: int, body: RequestBody, local_id: int) -> fx.Request:
 
 
 def request_event(kind: int, body: RequestBody, sender: int, to: int, reply_to: int) -> ev.Event:
-    """How a request of replica `sender` enters the core of replica `to`."""
+    """Event by which a request of replica `sender` enters the core of replica `to`."""
     base: dict[str, Any] = {"reply_to": reply_to, "cluster_id": CLUSTER, "epoch": body.epoch}
     end = OffsetAndEpoch(body.offset, body.last_epoch)
     if kind in (VOTE, PRE_VOTE):
@@ -217,7 +217,7 @@ def reply_of(kind: int, body: ResponseBody, labels: Labels) -> fx.Reply:
 
 
 def response_event(kind: int, body: ResponseBody, labels: Labels, request_id: int) -> ev.Event:
-    """How a response enters the core; `body` is in the view of its receiver."""
+    """Event by which a response enters the core; `body` is in the view of its receiver."""
     if body.top_level_error is not None:
         return ev.RequestFailed(request_id=request_id, reason="refused", error=body.top_level_error)
     leader_id = None if body.leader is None else labels[body.leader]

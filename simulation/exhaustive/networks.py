@@ -105,7 +105,7 @@ class Networks:
         return tuple(found)
 
     def join(self, network: Network, sent: tuple[Flight, ...]) -> tuple[Network, ...]:
-        """What may come of sending these at once: if not all find room, any of them do."""
+        """Possible networks after these are sent at once: if not all find room, any of them do."""
         key = (network, sent)
         found = self._joined.get(key)
         if found is None:
@@ -146,7 +146,7 @@ class Networks:
 
 
 def turned_position(position: int, turn: int) -> int:
-    """Where a position is after a turn."""
+    """The position after a turn."""
     if turn >= SIZE:
         position = mirrored(position)
     return (position - turn) % SIZE

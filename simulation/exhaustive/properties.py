@@ -1,4 +1,4 @@
-"""What must hold of all replicas together, in every state."""
+"""Properties of all replicas together, which must hold in every state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_logs(logs: Sequence[Records]) -> str | None:
 
 
 def check_disks(disks: Sequence[Records], committed: Records) -> str | None:
-    """What is committed is on the disks of a majority, and stays there."""
+    """Committed records are on the disks of a majority, and stay there."""
     holders = sum(disk[: len(committed)] == committed for disk in disks)
     if holders < quorum.majority(len(disks)):
         return (

@@ -65,7 +65,7 @@ class Local(NamedTuple):
     records: Records
     pending: tuple[Write, ...]
     groups: tuple[int, ...]
-    """How many of the pending writes each event asked for; they reach the disk together."""
+    """Numbers of pending writes that each event asked for; they reach the disk together."""
     held: tuple[Held, ...]
     granted: tuple[int, Place] | None
     """Epoch and place of the last vote that it granted, unless the disk has it; it survives crashes."""
@@ -129,7 +129,7 @@ Happening = Delivery | RequestFailure | Expiry | Sync | ClientAppend | Crash
 
 
 class Outcome(NamedTuple):
-    """What a happening makes of a replica. Messages are in its view."""
+    """Result of a happening at a replica. Messages are in its view."""
 
     local: Local
     sent: tuple[Message, ...] = ()

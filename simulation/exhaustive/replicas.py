@@ -159,7 +159,7 @@ class Replicas:
         return node.epoch > last or (node.epoch == last and node.role is roles.Role.PROSPECTIVE)
 
     def own_steps(self, replica: int) -> Steps:
-        """What time and its disk do to a replica."""
+        """Steps of a replica that time and its disk cause."""
         found = self.own[replica]
         if found is None:
             found = self.own[replica] = tuple(self._find_own_steps(replica))

@@ -1,4 +1,4 @@
-"""How much of everything may happen."""
+"""Limits of everything that may happen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulation.exhaustive.messages import Records
 
 FIRST_EPOCH = 1
 BASE: Records = ((FIRST_EPOCH, 0), (FIRST_EPOCH, 0))
-"""What every log holds at the start, synced and committed; the second record names the voters."""
+"""Records of every log at the start, synced and committed; the second record names the voters."""
 
 
 @dataclass(frozen=True, slots=True)

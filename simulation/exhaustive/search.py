@@ -14,7 +14,7 @@ KEY_BYTES = 16
 
 @dataclass(slots=True)
 class Count:
-    """How far a search is. `seconds` is by the clock of the machine, everything else is repeatable."""
+    """Progress of a search. `seconds` is by the clock of the machine, everything else is repeatable."""
 
     states: int = 0
     """Distinct up to the ids of replicas; one that just has fewer losses or crashes left does not count."""

@@ -1,4 +1,4 @@
-"""What happens next on one replica: the rules get an event, and what they ask for is carried out."""
+"""The next step of one replica: the rules get an event, and what they ask for is carried out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def step(
     traffic: Traffic,
     notes: list[str] | None = None,
 ) -> Outcome:
-    """What happens next on this replica; `notes` gets it in words."""
+    """Takes the next happening to this replica; `notes` gets it in words."""
     if isinstance(happening, Crash):
         return _restart(local, happening, labels, traffic, notes)
     host = Host.of(local, labels, traffic)

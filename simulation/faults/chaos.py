@@ -1,4 +1,4 @@
-"""What faults and operations act on, from the beginning of a run until all faults stop."""
+"""The target of faults and operations, from the beginning of a run until all faults stop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EDGE_RATE = 0.3
 
 
 def span_us(random: Random) -> int:
-    """How long something lasts: mostly short, at times longer than any timeout."""
+    """Time in µs that a fault lasts: mostly short, at times longer than any timeout."""
     return random.choice([50 * MS, 300 * MS, SECOND, 5 * SECOND]) * random.randint(50, 150) // 100
 
 
@@ -73,7 +73,7 @@ class Chaos:
         return leader if is_leader and leader is not None else machine
 
     def edge_delay_us(self, random: Random) -> int:
-        """How long until just before, at, or just after a deadline of a node; mostly none at all."""
+        """Time in µs until just before, at, or just after a deadline of a node; mostly 0."""
         if random.random() >= EDGE_RATE:
             return 0
         deadline_us = self.victim(random).next_deadline_us()

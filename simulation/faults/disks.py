@@ -1,4 +1,4 @@
-"""What disks do: errors, damage, no space, no hurry; and a disk that is lost."""
+"""Faults of disks: errors, damage, no space, no hurry; and a disk that is lost."""
 
 from __future__ import annotations
 

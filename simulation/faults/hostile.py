@@ -128,7 +128,7 @@ def _judge(process: NodeProcess, forged: Forged, kind: str, data: bytes) -> None
 
 
 def forge(node: RaftNode, keys: list[ReplicaKey], hosts: list[str], random: Random) -> Forged:
-    """What this node could believe."""
+    """A forged message that this node could believe."""
     api_key = random.choice([FETCH, VOTE, VOTE, BEGIN, END])
     step = random.choice([0, 0, 1, 1, 2, 100, 2_000])
     epoch = random.choice([node.epoch + step, node.epoch + step, HUGE_EPOCH])

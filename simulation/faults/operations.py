@@ -1,4 +1,4 @@
-"""What operators do, by name: each operation begins at a moment of the schedule, as faults do.
+"""Operations of operators, by name: each begins at a moment of the schedule, as faults do.
 
 An operation is skipped if no node fits, or if it could leave the quorum without a
 majority: `simulation.history.risk`.

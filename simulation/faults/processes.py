@@ -1,4 +1,4 @@
-"""What happens to processes: killed, paused, stopped, without power, asked for a snapshot."""
+"""Faults of processes: killed, paused, stopped, without power, asked for a snapshot."""
 
 from __future__ import annotations
 

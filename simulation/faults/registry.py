@@ -13,7 +13,7 @@ does not change what the others draw."""
 
 
 class Faults(dict[str, Act]):
-    """Those of a module."""
+    """Faults of a module, by name."""
 
     def fault(self, name: str) -> Callable[[Act], Act]:
         """Adds the function that it decorates."""

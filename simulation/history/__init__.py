@@ -1,1 +1,1 @@
-"""What has happened so far: the book of each replica, and the voter sets that logs have named."""
+"""Events so far: the book of each replica, and the voter sets that logs have named."""

@@ -1,4 +1,4 @@
-"""What clients want appended, and what they know of it."""
+"""Appends that clients want, and what they know of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a run by now: appends of clients, committed batches, requested voter changes."""
+"""Facts of a run by now: appends of clients, committed batches, requested voter changes."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Heard(NamedTuple):
 
 @dataclass(slots=True)
 class Facts:
-    """What the checkers share. `committed` grows and never changes otherwise."""
+    """Facts that the checkers share. `committed` grows and never changes otherwise."""
 
     replicas: dict[ReplicaKey, Replica] = field(default_factory=dict)
     committed: list[Batch] = field(default_factory=list)
     records: dict[Identity, list[Record]] = field(default_factory=dict)
-    """What clients have put into their batches."""
+    """Records that clients have put into their batches."""
     appends: list[Append] = field(default_factory=list)
     """All batches that clients have tried to append."""
     commit_epochs: list[int] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Facts:
         return self.committed[-1].end_offset if self.committed else 0
 
     def change_of(self, log: Sequence[Batch], named: NamedVoters) -> Change:
-        """What a voter set changes in this log, which holds it."""
+        """The change that a voter set makes in this log, which holds it."""
         before = [batch for batch in log if batch.end_offset <= named.batch.base_offset]
         earlier = (self.voters.named.get(batch) for batch in reversed(before))
         former = next((found for found in earlier if found is not None), None)

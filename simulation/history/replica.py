@@ -103,15 +103,15 @@ class Replica:
         self._committed_below = committed_below
         self._note_control = note_control
         self.log: list[Batch] = []
-        """What the process has appended, on disk or not."""
+        """Batches that the process has appended, on disk or not."""
         self.synced: list[Batch] = []
-        """What its disk has synced and was not to drop since: no crash may lose it."""
+        """Batches that its disk has synced and was not to drop since: no crash may lose one."""
         self.dropped: set[Batch] = set()
-        """What its disk has dropped durably and not got again since: no crash may bring it back."""
+        """Batches that its disk has dropped durably and not got again since: no crash may bring one back."""
         self.state: QuorumState | None = None
         """The last quorum state that is on disk for certain."""
         self.pending_states: list[QuorumState] = []
-        """Those that were asked for since: one of them may be on disk."""
+        """States that were asked for since: one of them may be on disk."""
         self._written: dict[int, list[Batch]] = {}
         """Of each chunk that is to be written, by its identity in memory: the batches in it."""
         self._unsynced: list[Batch] = []
@@ -119,7 +119,7 @@ class Replica:
         self._dropped: deque[list[Batch]] = deque()
         """Of each truncation and each snapshot to be installed, in order: what goes with it."""
         self.disk_updates: list[DiskUpdate] = []
-        """What was appended or dropped since it was shown to the checkers last."""
+        """Appends and drops since they were shown to the checkers last."""
 
     @property
     def end_offset(self) -> int:
@@ -188,7 +188,7 @@ class Replica:
         cut(self._unsynced, end_offset)
 
     def truncated(self) -> None:
-        """That is done, durably."""
+        """The disk has done so, durably."""
         self.dropped.update(set(self._dropped.popleft()).difference(self.log))
 
     def resets(self, end_offset: int) -> None:
@@ -198,7 +198,7 @@ class Replica:
         self._unsynced.clear()
 
     def was_reset(self, end_offset: int) -> None:
-        """That is done, durably."""
+        """The disk has done so, durably."""
         self._become(self.synced, end_offset)
         self.truncated()
 

@@ -1,4 +1,4 @@
-"""What a quorum survives: how many voters may lose their data, and which may be removed meanwhile.
+"""Losses that a quorum survives: how many voters may lose their data, and which may be removed meanwhile.
 
 A replica that has lost data has failed for good. A majority must be left of every voter set that may be in
 force, now or by a change that was requested: of the committed one, of those that are in some log,

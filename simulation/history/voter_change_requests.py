@@ -9,7 +9,7 @@ from quorumd.raft.types import ReplicaKey
 
 
 class VoterChangeKind(StrEnum):
-    """What is wanted."""
+    """Kind of change that is asked for."""
 
     ADD = "add"
     REMOVE = "remove"
@@ -30,13 +30,13 @@ class VoterChangeRequest:
     is_own: bool = False
     """A replica asks for itself, not an operator."""
     pause_us: int = 0
-    """How long an operator waits before asking."""
+    """Time that an operator waits before asking."""
     sets_before: int = 0
-    """How many voter sets were committed when it was asked first."""
+    """Number of voter sets that were committed when it was asked first."""
     sent: int = 0
     responses: int = 0
     outcome: str | None = None
-    """What the last response said, once it is not sent again: `done` or the name of an error."""
+    """Result in the last response, once the request is not sent again: `done` or the name of an error."""
 
     @property
     def is_over(self) -> bool:

@@ -53,7 +53,7 @@ class VoterHistory:
 
     @property
     def committed(self) -> list[NamedVoters]:
-        """Those that are committed, in order."""
+        """Voter sets that are committed, in order."""
         while self._seen < len(self._log):
             named = self.named.get(self._log[self._seen])
             if named is not None:

@@ -30,7 +30,7 @@ class AddressMap:
         return None if machine is None else machine.process
 
     def listeners_of(self, key: ReplicaKey) -> tuple[Endpoint, ...]:
-        """Where a replica is reached; nowhere if its disk is no more."""
+        """Endpoints of a replica; `nowhere` if its disk is no more."""
         found = (m.config.listeners for m in self._by_address.values() if m.replica.key == key)
         return next(found, (listener_at("nowhere"),))
 

@@ -1,4 +1,4 @@
-"""What a simulated server knows of the connection that a request came in on."""
+"""The view that a simulated server has of the connection that a request came in on."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class SimDisk:
         return [Path(path) for path, file in self._root.walk() if file.pending]
 
     def contents(self, path: Path) -> bytes:
-        """What a process reads from a file; no call, so nothing fails or counts."""
+        """Bytes that a process reads from a file; no call, so nothing fails or counts."""
         file = self._file(path)
         return file.cached.read(0, file.cached.size)
 

@@ -14,7 +14,7 @@ from simulation.machines.disk_image import Directory, File
 
 
 class DamageKind(Enum):
-    """What became of the bytes at a position."""
+    """Change of the bytes at a position."""
 
     FLIPPED_BIT = "flipped bit"
     STALE_SECTOR = "stale sector"
@@ -23,7 +23,7 @@ class DamageKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What was hit: `size` bytes from byte `position`, one byte or up to a sector."""
+    """Damage of `size` bytes from byte `position`: one byte or up to a sector."""
 
     path: Path
     position: int

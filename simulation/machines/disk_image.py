@@ -19,7 +19,7 @@ _REMEMBERED = 8
 """Overwrites of which a file remembers what was there before, for `older`."""
 
 Content = bytes | int | None
-"""What a change puts at its position: bytes, a number of zeros, or None for the end of the file."""
+"""Content that a change puts at its position: bytes, a number of zeros, or None for the end of the file."""
 
 Change = tuple[int, Content]
 
@@ -291,7 +291,7 @@ def _rename(names: dict[str, Node], change: NameChange) -> None:
 
 
 def content_bytes(content: Content) -> int:
-    """How many bytes a content has."""
+    """Number of bytes of a content."""
     assert content is not None
     return content if isinstance(content, int) else len(content)
 

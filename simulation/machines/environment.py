@@ -1,4 +1,4 @@
-"""What surrounds the machines of a run, and what they report."""
+"""Surroundings of the machines of a run, and their reports."""
 
 from __future__ import annotations
 

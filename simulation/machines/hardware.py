@@ -17,7 +17,7 @@ BEGINNING_MS = 1_700_000_000_000
 PPM = 1_000_000
 TRUNCATION, RESET, DELETION = "truncation", "reset", "deletion"
 CATCH_UP_US = 100 * MS
-"""What was due in a pause is done so long after it."""
+"""Time after a pause at which overdue work is done."""
 
 
 class Clock:
@@ -34,7 +34,7 @@ class Clock:
         self.wall_offset_us = 0
 
     def monotonic_us(self) -> int:
-        """What the machine's clock shows that never goes back."""
+        """Time of the machine's clock that never goes back."""
         elapsed_us = self._scheduler.now_us - self._since_us
         return self._base_us + elapsed_us * self.rate_ppm // PPM
 
@@ -43,7 +43,7 @@ class Clock:
         return BEGINNING_MS * MS + self.wall_offset_us + self._scheduler.now_us
 
     def real_us(self, delay_us: int) -> int:
-        """How long a delay by this clock takes, rounded up."""
+        """True time that a delay by this clock takes, rounded up."""
         return -(-delay_us * PPM // self.rate_ppm)
 
     def set_rate(self, ppm: int) -> None:
@@ -67,7 +67,7 @@ class Clock:
 
 @dataclass(slots=True)
 class DiskSpeed:
-    """How long the disk takes, in µs."""
+    """Time that calls of the disk take, in µs."""
 
     write_us: tuple[int, int] = (5, 100)
     sync_us: tuple[int, int] = (100, 3_000)
@@ -88,7 +88,7 @@ class Hardware(ABC):
         self.hangs_until_us = 0
         """Until then a call of the disk hangs; it goes on hanging when the disk is well again."""
         self.backlog: list[Callback] = []
-        """What the process does when it is not paused any more."""
+        """Work of the process for the end of its pause."""
         self.pauses = 0
         self.prompt_from_us = 0
         """After a pause: when all that was due meanwhile is done."""
@@ -100,7 +100,7 @@ class Hardware(ABC):
         self.loses_power = False
         """The next kill is a loss of power."""
         self.disk_operation = ""
-        """What is done to the log at the moment, if it is one of these of several steps."""
+        """Work on the log at the moment, if it is one of these of several steps."""
         self.on_written: Callback | None = None
         """Called when records have been written, and are to be synced next."""
 

@@ -29,7 +29,7 @@ from simulation.violation import ProcessEnded, Violation
 
 @dataclass(frozen=True, slots=True)
 class FirstVoter:
-    """What a directory of a new quorum is formatted with; nothing: configuration names the voters."""
+    """Format of a directory of a new quorum; no value: configuration names the voters."""
 
     storage_id: UUID | None = None
     initial_voters: str = ""
@@ -107,7 +107,7 @@ class Machine(Hardware):
 
     @property
     def role(self) -> str:
-        """That of its node, or `down`."""
+        """Role of its node, or `down`."""
         return "down" if self.process is None else self.process.role
 
     def start(self) -> None:

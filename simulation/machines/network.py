@@ -37,7 +37,7 @@ class NetworkConditions:
     """Share of messages with which the connection is lost, so that both ends know."""
     delay: float = 0.0
     delay_us: int = 0
-    """How late a delayed message is at most."""
+    """Longest delay of a delayed message."""
     at_deadline: float = 0.0
     """Share that arrives just before, at, or just after a deadline of its target."""
     duplicate: float = 0.0

@@ -46,7 +46,7 @@ class Process(ABC):
     @property
     @abstractmethod
     def role(self) -> str:
-        """That of the node, for people."""
+        """Role of the node, for people."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Where the response to a request of the simulated network goes: back into it."""
+"""The response to a request of the simulated network goes back into it."""
 
 from __future__ import annotations
 
