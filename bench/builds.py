@@ -25,7 +25,7 @@ _REVISION = "from quorumd.version import revision; print(revision())"
 
 
 class Build(NamedTuple):
-    """How its nodes are started, and what it is."""
+    """An installed build of quorumd, and the command that starts its nodes."""
 
     name: str
     """The commit (with `-dirty` where files differ from it), or the path that was given.

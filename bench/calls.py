@@ -1,4 +1,4 @@
-"""What `trace_calls.c` notes: which process read, sent, wrote or synced what, and when."""
+"""Notes of `trace_calls.c`: reads, sends, writes and syncs of a process, and their times."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class Calls:
 
 
 def tracing(folder: Path) -> Mapping[str, str]:
-    """What nodes need in their environment to note their calls in `folder`."""
+    """Variables that nodes need in their environment to note their calls in `folder`."""
     library = compiled("trace_calls.c", "trace_calls.so", "-shared", "-fPIC")
     return {"LD_PRELOAD": str(library), "TRACE_CALLS": str(folder)}
 
 
 def read_calls(folder: Path, pid: int) -> Calls:
-    """What this process has noted so far."""
+    """Calls that the process has noted so far."""
     with (folder / str(pid)).open("rb") as file:
         (used,) = _HEAD.unpack(file.read(_HEAD.size))
         data = file.read(min(used, NOTES_MAX) * _NOTE.size)

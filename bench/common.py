@@ -1,4 +1,4 @@
-"""What the benchmarks share: the load generator, a real quorum, and figures of processes.
+"""The shared parts of the benchmarks: the load generator, a real quorum, and figures of processes.
 
 Everything runs on 127.0.0.1; every process is signalled by its own id only and ends with the script.
 """
@@ -141,7 +141,7 @@ class Quorum:
         self._settings = dict(settings or {})
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * size
         self.load_options: Mapping[str, object] = {}
-        """What the load generator needs for this quorum."""
+        """Options of the load generator for this quorum."""
         found = free_ports(2 * size)
         self.ports, self._http_ports = found[:size], found[size:]
 
@@ -193,11 +193,11 @@ class Quorum:
         return found
 
     def url(self, index: int, path: str) -> str:
-        """Where the node serves this path by HTTP."""
+        """URL of a path that the node serves by HTTP."""
         return f"http://127.0.0.1:{self._http_ports[index]}{path}"
 
     def log_folder(self, index: int) -> Path:
-        """Where the node keeps segments and snapshots."""
+        """Folder in which the node keeps segments and snapshots."""
         return self._folder / f"node-{index + 1}" / f"{self.topic}-0"
 
     def leader(self) -> int | None:
@@ -313,7 +313,7 @@ def leader_of(nodes: Leading) -> int:
 
 
 def processor_seconds(pids: Sequence[int]) -> float:
-    """What these processes have used, user and kernel, since their start."""
+    """Seconds of processor that these processes have used, user and kernel, since their start."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -329,7 +329,7 @@ def resident_mb(pids: Sequence[int]) -> list[float]:
 
 
 def machine() -> dict[str, object]:
-    """What the figures depend on."""
+    """Properties of the machine that the figures depend on."""
     info = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":", 1)[1].strip() for line in info if "model name" in line), "?")
     return {

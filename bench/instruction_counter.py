@@ -32,12 +32,12 @@ class InstructionCounter(Protocol):
 
     name: str
     slower: int
-    """How many times slower the nodes' clocks run while they are counted."""
+    """Factor by which the nodes' clocks run slower while they are counted."""
     environ: Mapping[str, str]
-    """What the nodes need in their environment."""
+    """Variables that the nodes need in their environment."""
 
     def command(self, index: int) -> list[str]:
-        """What is put before the command line of node `index`."""
+        """Words to put before the command line of node `index`."""
 
     def begin(self, pids: Sequence[int]) -> None:
         """Counts from here; what was executed before is forgotten."""

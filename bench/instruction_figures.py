@@ -21,7 +21,7 @@ WORSE = 0.05
 
 
 class RoleFigure(NamedTuple):
-    """What one role needed in one cell."""
+    """The instructions of one role in one cell."""
 
     per_record: float
     """Thousand instructions."""
@@ -33,7 +33,7 @@ Cells = Mapping[int, Mapping[str, RoleFigure]]
 
 
 class Figure(NamedTuple):
-    """What one commit needs."""
+    """The instructions of one commit."""
 
     commit: str
     form: str

@@ -123,7 +123,7 @@ def sample(quorum: Quorum, **options: object) -> dict[str, Any]:
 
 
 def measure_pairs(quorums: Sequence[Quorum], count: int, **options: object) -> Iterator[Pair]:
-    """Who is first changes from pair to pair."""
+    """Samples of two quorums in pairs; the one that is first changes from pair to pair."""
     now, before = quorums
     for number in range(count):
         if number % 2 == 0:

@@ -30,7 +30,7 @@ _STOP_S = 30
 
 
 class Readers:
-    """Those that run; `result` has what they saw once they have ended."""
+    """Readers that run; `result` has the offsets that they saw once they have ended."""
 
     def __init__(self) -> None:
         self.result: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""How fast replicas are audited, and how that grows with cores: `python -m bench.run_audit`.
+"""Measures the audit of replicas, and its speed by the number of cores: `python -m bench.run_audit`.
 
 Three logs of the same records (500 a batch, a key of 20 bytes, a value of 100, random), in the page cache.
 In one run, each the best of several rounds: headers alone on one core; the audit on one core and over

@@ -38,7 +38,7 @@ Sample = Mapping[str, Any]
 
 
 class Cell(NamedTuple):
-    """What is measured: so many clients, all on one key or each on its own."""
+    """A load: so many clients, all on one key or each on its own."""
 
     clients: int
     one_key: bool

@@ -28,7 +28,7 @@ Counts = Mapping[str, tuple[int, int]]
 
 
 def count(tree: Path, clients: list[int], seconds: float, parent: Path | None) -> dict[str, Any]:
-    """What the leader and a follower of a fresh quorum of this tree execute, by number of clients."""
+    """Calls of the leader and a follower of a fresh quorum of this tree, by number of clients."""
     with tempfile.TemporaryDirectory(prefix="quorumd-calls-", dir=parent) as name:
         folder = Path(name)
         module = "quorumd.server.main" if (tree / "quorumd" / "server").exists() else "server.main"

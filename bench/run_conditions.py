@@ -1,4 +1,4 @@
-"""What conditional appends cost a leader: `python -m bench.run_conditions`.
+"""Measures the cost of conditional appends for a leader: `python -m bench.run_conditions`.
 
 Instructions that a Produce request takes from its bytes to its answer, without network and disk, counted by
 valgrind, which other work on the machine does not disturb. Three cases for each shape of a batch: no window

@@ -1,4 +1,4 @@
-"""How long a lock takes from one process to the next: `python -m bench.run_coordination`.
+"""Measures the time of a lock from one process to the next: `python -m bench.run_coordination`.
 
 `quorumctl lock` beside `etcdctl lock`, and `quorumd.Lock` beside kazoo's for ZooKeeper, three nodes each, in
 turn in one run. Of the commands, which run the same script: from the moment at which one under the lock is

@@ -1,4 +1,4 @@
-"""How long nothing is committed after the leader is lost: `python -m bench.run_failover`.
+"""Measures the time without commits after the leader is lost: `python -m bench.run_failover`.
 
 Sixteen clients spread over three nodes write in closed loop; the leader gets SIGKILL (the process is
 gone) or SIGSTOP (it is only silent). Measured is the time from the signal to the first

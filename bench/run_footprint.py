@@ -1,4 +1,4 @@
-"""What a quorum costs: `python -m bench.run_footprint`.
+"""Measures the start, the processor time and the memory of a quorum: `python -m bench.run_footprint`.
 
 The time from the start of three formatted nodes to the first acknowledged write, several times on
 fresh directories; then processor time and resident memory of the idle nodes, and resident memory

@@ -82,7 +82,7 @@ class Load:
 
 
 def count(build: Build, clients: Sequence[int], name: str | None = None) -> Figure:
-    """What a fresh quorum of this build needs; `name` is that of the counter."""
+    """The instructions of a fresh quorum of this build; `name` is that of the counter."""
     with tempfile.TemporaryDirectory(prefix="quorumd-instructions-") as folder:
         counting = counter(Path(folder), name)
         environ = {**build.environ, **counting.environ, "PYTHONHASHSEED": "0"}

@@ -1,4 +1,4 @@
-"""How fast a log becomes Arrow tables: `python -m bench.run_parser`.
+"""Measures the conversion of a log to Arrow tables: `python -m bench.run_parser`.
 
 One core, no Spark, the log in memory; each record has a key of 20 bytes and a value of 100, both random.
 Beside quorumd.pipeline.parse, all in the same run: aiokafka's decoder, its records as tuples, or put into
@@ -79,7 +79,7 @@ def aiokafka_batches(chunk: bytes) -> list[Any]:
 
 
 def aiokafka_tuples(chunk: bytes) -> list[tuple[Any, ...]]:
-    """What records hold."""
+    """The records of a chunk: key, value, offset, timestamp."""
     return [
         (each.key, each.value, each.offset, each.timestamp)
         for batch in aiokafka_batches(chunk)

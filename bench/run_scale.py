@@ -1,4 +1,4 @@
-"""What more of something costs a quorum: `python -m bench.run_scale`.
+"""Measures a quorum with more of something: `python -m bench.run_scale`.
 
 Throughput and p99 of 256 clients in closed loop with 100 observers, 1,000 tailing consumers, 10,000 idle
 connections, a follower that is far behind, 5 and 7 voters, a large log; beside the same quorum without. Of

@@ -1,4 +1,4 @@
-"""How long a node stands still while it builds a snapshot: `python -m bench.run_snapshot_pause`.
+"""Measures the pauses of a node while it builds a snapshot: `python -m bench.run_snapshot_pause`.
 
 A single voter gets a million keys with values of 100 bytes. A client sends it an ApiVersions request every
 millisecond and waits for the answer: before, while `quorumctl snapshot` runs, and after.

@@ -1,4 +1,4 @@
-"""How fast Spark reads the log: `python -m bench.run_spark`.
+"""Measures Spark's reading of the log: `python -m bench.run_spark`.
 
 A single voter has two million records in its log. They are read from its files without Spark on one core,
 then by Spark on one core and on two: by a source that only hands out rows it has already (what Spark itself
@@ -91,7 +91,7 @@ def read_plainly(folder: Path) -> int:
 
 
 def sources(quorum: Quorum, records: int) -> dict[str, tuple[str, dict[str, str], str | None]]:
-    """What is read, by name: format, options, and the columns if not all."""
+    """Sources to read, by name: format, options, and the columns if not all."""
     server = f"127.0.0.1:{quorum.ports[0]}"
     folder = str(quorum.log_folder(0).parent)
     found = {

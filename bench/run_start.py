@@ -1,4 +1,4 @@
-"""How long a node takes to start: `python -m bench.run_start`.
+"""Measures the start of a node: `python -m bench.run_start`.
 
 A single voter has ten million small records of a million keys in its log: all of them; or a snapshot, and
 only what retention leaves of the log; or nothing at all. The clock runs from the start of the process

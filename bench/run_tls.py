@@ -1,4 +1,4 @@
-"""What mutual TLS costs: `python -m bench.run_tls`.
+"""Measures the cost of mutual TLS: `python -m bench.run_tls`.
 
 Two quorums of one build, one in plaintext and one with mutual TLS on all links and to all clients, take
 turns, sample by sample, and the ratio of each pair counts. The last column is the processor time of the three

@@ -40,13 +40,13 @@ class Way(NamedTuple):
     """One record's times, in ns."""
 
     moments: tuple[int, ...]
-    """Where hops begin and the last one ends."""
+    """Moments at which hops begin, and the end of the last one."""
     beside: tuple[int, ...]
     """The same of `BESIDE`; begins with the leader's read."""
 
 
 class Sight(NamedTuple):
-    """What was seen of a quorum: calls, and which descriptors lead where."""
+    """Observations of a quorum: calls, and the descriptors of each connection."""
 
     leader: Calls
     client: Sequence[int]
