@@ -93,21 +93,6 @@ def test_words_that_the_glossary_replaced_do_not_come_back() -> None:
     assert names == set()
 
 
-def test_a_docstring_says_what_a_public_class_is() -> None:
-    """By a noun or a verb, and not as the answer to a question that the reader has not asked."""
-    found = [
-        f"{module.path}: {name}"
-        for folder in (*LINKED, "quorumd")
-        for module in modules_below(folder)
-        for name in re.findall(
-            r'^class ([A-Z]\w*)[^"]*?:\n    """(?:Who|What|Whether|Where|That|Those)\b',
-            module.text,
-            re.MULTILINE,
-        )
-    ]
-    assert found == []
-
-
 def test_the_keys_of_the_configuration_are_explained_as_they_are_declared() -> None:
     _, found, after = config_reference.parts_of(OPERATIONS)
     how = "run python -m tests.docs.config_reference --write"
