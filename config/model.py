@@ -68,7 +68,7 @@ class Config:
         is_list=True,
         required="where it listens",
         example="CONTROLLER://db1.example.com:9093",
-        doc="Where it listens, as `NAME://host:port`. Every listener serves every request; the other "
+        doc="The listeners, as `NAME://host:port`. Every listener serves every request; the other "
         "nodes use the first. An empty host, or `[::]`, is every interface; IPv6 addresses are "
         "written in brackets.",
     )
@@ -86,7 +86,7 @@ class Config:
         default={},
         default_text="all PLAINTEXT",
         example="CONTROLLER:SSL",
-        doc="What each listener speaks, as `NAME:PLAINTEXT` or `NAME:SSL`. If it is set, it names every "
+        doc="The protocol of each listener, as `NAME:PLAINTEXT` or `NAME:SSL`. If set, it names every "
         "listener. Each `ssl.*` key may be set for one listener alone, as `listener.name.<name>.ssl.*` "
         "with the name in lower case.",
     )
@@ -101,7 +101,7 @@ class Config:
     http_security_protocol: SecurityProtocol = key(
         security_protocol,
         default=SecurityProtocol.PLAINTEXT,
-        doc="What is spoken there: PLAINTEXT or SSL. Each `ssl.*` key may be set for HTTP alone, as "
+        doc="The protocol of `http.listen`: PLAINTEXT or SSL. Each `ssl.*` key may be set for HTTP alone, as "
         "`http.ssl.*`.",
     )
     quorum_voters: tuple[ConfiguredVoter, ...] = key(
@@ -134,7 +134,7 @@ class Config:
     quorum_election_timeout_ms: int = key(
         _TIMEOUT_MS,
         default=1_000,
-        doc="How long a candidate waits for votes (to twice as long, at random).",
+        doc="The time that a candidate waits for votes (to twice as long, at random).",
     )
     quorum_election_backoff_max_ms: int = key(
         _TIMEOUT_MS,
@@ -144,7 +144,7 @@ class Config:
     quorum_request_timeout_ms: int = key(
         _TIMEOUT_MS,
         default=2_000,
-        doc="How long a request to another node may wait for its response.",
+        doc="The time that a request to another node may wait for its response.",
     )
     quorum_retry_backoff_ms: int = key(
         _TIMEOUT_MS,
@@ -201,7 +201,7 @@ class Config:
     snapshot_bandwidth_bytes_per_second: int | None = key(
         Limit(1, _MAX_TOTAL_BYTES, "bytes"),
         default=None,
-        doc="How fast this node copies a snapshot from the leader when it is far behind; -1: as fast as "
+        doc="Limit for copying a snapshot from the leader, when this node is far behind; -1: as fast as "
         "it can.",
     )
     retention_bytes: int | None = key(
@@ -226,7 +226,7 @@ class Config:
     max_connections: int = key(
         WholeNumber(16, 1_000_000),
         default=1_000,
-        doc="How many connections of clients are served at once. One more displaces the one that is idle for "
+        doc="Connections of clients that are served at once. One more displaces the one that is idle for "
         "longest, or is closed. Voters, and `quorumctl` on the node's host, have reserved slots. This, and "
         "each `max.connection*` key below, may be set for one listener too, as "
         "`listener.name.<name>.max.connections`: both hold.",
@@ -240,7 +240,7 @@ class Config:
     max_connections_per_ip: int | None = key(
         Limit(0, 1_000_000),
         default=None,
-        doc="How many connections one address may have; -1: as many as it can get.",
+        doc="Connections that one address may have; -1: as many as it can get.",
         is_listeners=True,
     )
     max_connections_per_ip_overrides: Mapping[str, int] = key(
@@ -255,7 +255,7 @@ class Config:
     max_connection_creation_rate: int | None = key(
         Limit(1, 1_000_000, "connections a second"),
         default=None,
-        doc="How many new connections are taken a second; more are closed, where Kafka lets them wait. "
+        doc="New connections that are taken a second; more are closed, where Kafka lets them wait. "
         "-1: as many as come.",
         is_listeners=True,
     )
@@ -265,7 +265,7 @@ class Config:
         default=None,
         default_text="none",
         example="User:quorumd-{id}",
-        doc="Whose certificate speaks for which node: the principal, with `{id}` for its `node.id`; "
+        doc="The principal whose certificate speaks for a node, with `{id}` for its `node.id`; "
         "several are separated by semicolons.",
     )
     super_users: frozenset[str] = key(

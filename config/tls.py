@@ -119,7 +119,7 @@ class TlsConfig:
         store_type,
         section="TLS",
         default=StoreType.PEM,
-        doc="How `ssl.keystore.location` is written: PEM or PKCS12.",
+        doc="The format of `ssl.keystore.location`: PEM or PKCS12.",
     )
     ssl_keystore_location: Path | None = key(
         values.file,
@@ -148,7 +148,7 @@ class TlsConfig:
     ssl_truststore_type: StoreType = key(
         store_type,
         default=StoreType.PEM,
-        doc="How `ssl.truststore.location` is written: PEM or PKCS12.",
+        doc="The format of `ssl.truststore.location`: PEM or PKCS12.",
     )
     ssl_truststore_location: Path | None = key(
         values.file,
@@ -168,7 +168,7 @@ class TlsConfig:
     ssl_client_auth: ClientAuth = key(
         values.one_of(ClientAuth),
         default=ClientAuth.NONE,
-        doc="Whether a client has to show a certificate: none, requested, required.",
+        doc="The demand for a certificate of the client: none, requested, required.",
     )
     ssl_enabled_protocols: tuple[str, ...] = key(
         protocols,
@@ -193,7 +193,7 @@ class TlsConfig:
     ssl_principal_mapping_rules: str = key(
         str,
         default="DEFAULT",
-        doc="How the subject of a certificate becomes a user's name.",
+        doc="Rules that make a principal of the subject of a certificate.",
     )
     ssl_crl_location: Path | None = key(
         values.file,
