@@ -75,7 +75,7 @@ def note_storage_id(
 
 
 def bootstrap_problem(core: Core) -> str:
-    """Why clients cannot write yet, in words."""
+    """The reason why clients cannot write yet, in words."""
     missing = [
         str(key.id)
         for key in core.voters.keys

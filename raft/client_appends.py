@@ -13,7 +13,7 @@ from quorumd.raft.roles import Leader
 
 
 def append_refusal(core: Core) -> Refusal | None:
-    """Why this replica takes no clients' batches now; None if it does."""
+    """The reason why this replica takes no clients' batches now; None if it does."""
     leader = core.state
     if not isinstance(leader, Leader) or core.is_shutting_down:
         return Refusal(KafkaError.NOT_LEADER_OR_FOLLOWER, "this replica does not lead")

@@ -64,8 +64,8 @@ class Core:
         self.local = config.local
         self.draw = draw
         self.now_ms = 0
-        # What the replica is: on disk, but for the role. These are no part of their own, because every event
-        # reads epoch and leader.
+        # The state of the replica: on disk, but for the role. These fields are no part of their own, because
+        # every event reads epoch and leader.
         self.epoch = stored.epoch
         self.leader: ReplicaKey | None = stored.leader
         self.voted: ReplicaKey | None = stored.voted
@@ -92,8 +92,8 @@ class Core:
         self.high_watermark: int | None = None
         self.cluster_id = config.cluster_id
         self.problem: str | None = None
-        """Why this replica cannot take over what its leader has, in words."""
-        # What goes on with others, and with the disk.
+        """The reason why this replica cannot take over what its leader has, in words."""
+        # Exchanges with other replicas, and with the disk.
         self.effects: list[Effect] = []
         """Of the step that is being made."""
         self.writes = Writes()
@@ -101,7 +101,7 @@ class Core:
         """Records find no space."""
         self.requests = Requests()
         self.connections = PeerConnections()
-        # What one feature needs.
+        # Fields of one feature each.
         self.download: SnapshotDownload | None = None
         self.failed_download: FailedDownload | None = None
         self.bootstrap = BootstrapState()

@@ -184,7 +184,7 @@ class WitnessState:
     """State of a witness that decides if it campaigns; of no meaning on others."""
 
     must_lead: bool = False
-    """It holds records that the others lack."""
+    """True if this witness holds records that the others lack."""
     defers_until_ms: int | None = None
     """When it stops waiting for a voter that could win; None if no such voter has asked for a vote."""
 

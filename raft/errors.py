@@ -31,7 +31,7 @@ class KafkaError(StrEnum):
 
 
 class Refusal(NamedTuple):
-    """Why a request is not done, and what to do about it, in words for the operator or client."""
+    """The reason why a request is not done, and what to do about it, in words for the operator or client."""
 
     error: KafkaError
     reason: str

@@ -37,7 +37,7 @@ LAST_EPOCH: Final = 2**31 - 2
 def contradiction(
     core: Core, epoch: int, leader_id: int | None, endpoints: tuple[Endpoint, ...]
 ) -> str | None:
-    """Why it cannot be that this replica leads this epoch, which is not over; None if it can."""
+    """The reason why it cannot be that this replica leads this epoch, which is not over; None if it can."""
     if is_out_of_reach(core, epoch):
         return f"epoch {epoch} is above the limit of {EPOCH_LIMIT}"
     if epoch == core.epoch and core.leader == core.local and leader_id == core.local.id:
@@ -137,7 +137,7 @@ def is_out_of_reach(core: Core, epoch: int) -> bool:
 
 
 def _remaining_timeout_ms(core: Core) -> int | None:
-    """What is left of the election timer: a replica that bumps epochs must not keep others waiting."""
+    """Rest of the election timer: a replica that bumps epochs must not keep others waiting."""
     match core.state:
         case Unattached(election_deadline_ms=deadline) | Resigned(election_deadline_ms=deadline):
             return max(0, deadline - core.now_ms)

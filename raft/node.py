@@ -300,7 +300,7 @@ class RaftNode:
 
     @property
     def append_refusal(self) -> Refusal | None:
-        """Why no batches of clients can be appended now; None if they can."""
+        """The reason why no batches of clients can be appended now; None if they can."""
         return client_appends.append_refusal(self.core)
 
     @property

@@ -106,7 +106,7 @@ def _check_sender(
     leader_id: int | None,
     endpoints: tuple[Endpoint, ...],
 ) -> Reply | None:
-    """What BeginQuorumEpoch and EndQuorumEpoch share: a leader not known before is asked whether it leads.
+    """The shared checks of BeginQuorumEpoch and EndQuorumEpoch; asks a leader not known before if it leads.
 
     Returns the refusal, if there is a reason for one.
     """

@@ -60,7 +60,7 @@ def _new_progress(core: Core, leader: Leader, replica: ReplicaKey) -> FetchProgr
 
 
 def longest_silent(leader: Leader, replicas: Iterable[ReplicaKey]) -> ReplicaKey:
-    """Which of these replicas, of which there is one at least, the leader has not heard from for longest."""
+    """The replica, of at least one, that the leader has not heard from for longest."""
     return min(replicas, key=lambda key: _heard_ms(leader.progress.get(key)))
 
 

@@ -24,7 +24,7 @@ def on_request_failed(core: Core, event: RequestFailed) -> None:
     if request.to == core.leader:
         core.known_leader.expected_until_ms = 0
     if isinstance(request.request, FetchSnapshot) and event.error is not None:
-        # How a Kafka leader says that it has no such snapshot, or does not lead.
+        # A Kafka leader says so that it has no such snapshot, or does not lead.
         abandon_download(core, f"{request.to} refuses: {event.reason}")
     if event.error == KafkaError.UNSUPPORTED_VERSION and isinstance(request.request, Vote):
         on_pre_vote_unsupported(core, request.to)

@@ -11,7 +11,7 @@ from quorumd.raft.types import VoterSet
 
 
 def halt_reason(core: Core) -> str | None:
-    """Why this replica must not take part; None if it may.
+    """The reason why this replica must not take part; None if it may.
 
     Its log ends below the committed offset that is recorded, is of another cluster, names voters that
     quorum.voters does not, or makes a voter of a Kafka quorum of a node that is no witness.

@@ -66,9 +66,9 @@ class RaftStatus:
     older_epoch: int | None
     """Epoch of the last response since this epoch began, if it was an older one: None if none was."""
     bootstrap_problem: str | None
-    """Why clients cannot write yet to a quorum that is new; None on one that is not."""
+    """The reason why clients cannot write yet to a quorum that is new; None on one that is not."""
     problem: str | None
-    """Why this replica cannot take over what its leader has."""
+    """The reason why this replica cannot take over what its leader has."""
     unreachable: frozenset[int]
     """Ids of replicas whose processes are known to be gone."""
     voters: VoterSet

@@ -14,7 +14,7 @@ from quorumd.raft.roles import Role
 
 
 class Trigger(StrEnum):
-    """Why a role ends."""
+    """The reason why a role ends."""
 
     HIGHER_EPOCH = "a higher epoch was seen, its leader is not known"
     LEADER_LEARNT = "the leader of the epoch was learnt"

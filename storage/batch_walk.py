@@ -199,7 +199,7 @@ class BatchCursor:
         return header, self._window[at : at + header.size_bytes], is_valid
 
     def _ahead_bytes(self, position: int) -> int:
-        """How many bytes from a position on are at hand."""
+        """Number of bytes from a position on that are at hand."""
         at = position - self._window_at
         return len(self._window) - at if at >= 0 else 0
 

@@ -176,7 +176,7 @@ class RealFileSystem:
         except BlockingIOError:
             return False
         except OSError as error:
-            # What stands in for Linux, as gVisor does, may have none of these: flock has to do there.
+            # Systems that stand in for Linux, as gVisor does, may have none of these: flock has to do.
             if error.errno != errno.EINVAL:
                 raise
         return True

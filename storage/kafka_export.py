@@ -35,7 +35,7 @@ EPOCH_GAP: Final = 1000
 """The restored quorum's epochs begin so far above the copy's: what the lost one wrote afterwards has no epoch
 in common with what the restored one writes, so that every broker notices where they part."""
 _OF_BROKERS: Final = (b"\x01\x00", b"\x01\x01")
-"""How a RegisterBrokerRecord and an UnregisterBrokerRecord begin: frame version and type."""
+"""First bytes of a RegisterBrokerRecord and an UnregisterBrokerRecord: frame version and type."""
 _STEP_BYTES: Final = 4 << 20
 _TOPIC_ID: Final = uuid_to_text(UUID(int=1))
 _STATE_0: Final = {"clusterId": "", "appliedOffset": 0, "currentVoters": []}
@@ -182,7 +182,7 @@ def _directory_id(voters: KRaftVoters | None, node_id: int, storage_dir: Path) -
 
 @dataclass(slots=True)
 class _Found:
-    """What a log holds, up to a batch."""
+    """Contents of a log, up to a batch."""
 
     end_offset: int = 0
     newest_ms: int = -1
@@ -196,7 +196,7 @@ class _Found:
         return replace(self, epochs=[*self.epochs], brokers={**self.brokers})
 
     def names(self, node_id: int | None) -> bool:
-        """That node is a voter."""
+        """True if that node is a voter."""
         return self.voters is not None and node_id in {each.voter_id for each in self.voters.voters}
 
     def take(self, batch: FoundBatch) -> None:
@@ -212,7 +212,7 @@ class _Found:
             self.take_brokers(iter_records(batch.data))
 
     def take_brokers(self, records: Iterable[Record]) -> None:
-        """Who is registered once these records are applied."""
+        """Notes the brokers that are registered once these records are applied."""
         for record in records:
             value = bytes(record.value or b"")
             if not value.startswith(_OF_BROKERS):

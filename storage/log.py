@@ -194,7 +194,7 @@ class Log:
         return epochs[-1].epoch if epochs else 0
 
     def _unfinished_reset(self) -> int | None:
-        """Where the log begins by a reset that the disk thread has not carried out yet."""
+        """Offset at which the log begins by a reset that the disk thread has not carried out yet."""
         number, end_offset = self._reset
         return end_offset if self._resets_done < number else None
 

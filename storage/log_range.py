@@ -127,7 +127,7 @@ class LogRange:
         return not self._fs.pread(self._handle, LEADING_ZEROS, position).strip(b"\0")
 
     def _in_sequence(self, path: Path, position: int, batches: Batches) -> Batches:
-        """Those of the range, at least one. Runs once per batch, so what is rare is decided elsewhere."""
+        """Batches of the range, at least one. Runs once per batch, so what is rare is decided elsewhere."""
         next_offset, end_offset, epoch = self._next_offset, self._end_offset, self._epoch
         for number, (at, header) in enumerate(batches):
             base_offset, _, its_epoch, _, _, delta, _, _, _, _, _, _ = header

@@ -93,7 +93,7 @@ class _Run:
         self._interval_bytes = index.interval_bytes
 
     def add_entry(self, position: int, last_offset: int) -> None:
-        """Where the index is due: a batch whose timestamp is not noted yet."""
+        """Adds an entry where the index is due: a batch whose timestamp is not noted yet."""
         self.entries.append(
             _Entry(position, last_offset, self.max_timestamp, self.max_timestamp_offset)
         )

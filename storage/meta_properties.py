@@ -152,7 +152,7 @@ def _read(fs: FileSystem, storage_dir: Path) -> tuple[dict[str, str], MetaProper
 
 
 def _refuse_kafkas_own(fs: FileSystem, storage_dir: Path) -> None:
-    """Whose records are a controller's: a node that led with them would write what ends every controller."""
+    """Refuses a controller's directory: a node that led with it would write what ends every controller."""
     try:
         found = [path.name for path in kafkas_own_files(storage_dir) if fs.exists(path)]
     except OSError as error:

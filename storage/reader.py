@@ -113,7 +113,7 @@ class LogFile:
 
 
 class _Place:
-    """How far a walk has come, and why it goes no further."""
+    """Progress of a walk, and the reason why it goes no further."""
 
     def __init__(self, next_offset: int) -> None:
         self.position = 0

@@ -68,7 +68,7 @@ BatchObserver = Callable[[BatchHeader], object]
 _CODEC_BITS = 7
 """Attributes up to this say nothing but the codec: most batches."""
 _NO_SNAPSHOT = SnapshotId(0, -1)
-"""What every log holds."""
+"""A snapshot that every log holds."""
 
 
 @dataclass(slots=True, kw_only=True)

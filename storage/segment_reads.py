@@ -128,7 +128,7 @@ def seek(fs: FileSystem, handle: int, view: SegmentView, offset: int) -> tuple[i
 
 
 def _start(fs: FileSystem, view: SegmentView, offset: int) -> int:
-    """Where to begin the search for `offset`."""
+    """Position at which the search for `offset` begins."""
     if view.start is not None:
         return view.start
     return indexed_position(fs, view.index_path, view.base_offset, offset, view.size_bytes)

@@ -58,7 +58,7 @@ _FOOTER_BYTES = len(
 )
 _STATE_TYPES = (ControlType.KRAFT_VERSION, ControlType.KRAFT_VOTERS)
 _FORMER_TYPES = (ControlType.FORMER_KRAFT_VERSION, ControlType.FORMER_KRAFT_VOTERS)
-"""What a restore has masked; readers skip it."""
+"""Types of the records that a restore has masked; readers skip them."""
 _NO_FILE = frozenset(
     {
         errno.ENOENT,
@@ -332,7 +332,7 @@ class SnapshotReader:
         if self.is_kafkas or _is_of_kafka(found):
             return found  # It is kept as it is: no snapshot is built from one of Kafka's.
         for _, record in found:
-            # What is not understood must not be left out: the next snapshot is built from this one.
+            # An unknown record must not be left out: the next snapshot is built from this one.
             if isinstance(record, UnknownControl):
                 if record.type not in _FORMER_TYPES:
                     raise self._of_later_version(f"control records of type {record.type}")

@@ -177,7 +177,7 @@ class Newest(NamedTuple):
 
 
 class _Cursor:
-    """Where a merge stands in one of its sources."""
+    """Position of a merge in one of its sources."""
 
     __slots__ = ("at", "block", "blocks")
 

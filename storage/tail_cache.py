@@ -14,7 +14,7 @@ from quorumd.storage.filesystem import Buffer
 from quorumd.wire.records import iter_headers
 
 _CHUNK_OVERHEAD_BYTES: Final = 200
-"""What Python adds to the bytes of a chunk: counted, or one-record chunks would take twice the limit."""
+"""Bytes that Python adds to those of a chunk: counted, or one-record chunks would take twice the limit."""
 _COMPACT_ABOVE: Final = 1024
 CHUNKS_READ_MAX: Final = 2048
 """A read returns no more: each is a buffer of its own to write."""

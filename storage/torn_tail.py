@@ -146,7 +146,7 @@ def _window_sizes() -> Iterator[int]:
 
 
 def _last_group_start(fs: FileSystem, handle: int, start: int, data_end: int) -> int | None:
-    """What the mark at the end of the data says, None if there is none."""
+    """Start of the last group by the mark at the end of the data, None if there is none."""
     position = data_end - MARKER_BYTES
     if position < start:
         return None
@@ -221,7 +221,7 @@ class _Search:
 
 
 def _batch_pattern(next_offset: int) -> re.Pattern[bytes]:
-    """Where a header may begin: upper half of the offset, a size below 16 MiB, magic 2."""
+    """Pattern of places where a header may begin: upper half of the offset, a size below 16 MiB, magic 2."""
     upper = {half.to_bytes(4, "big") for half in (next_offset >> 32, (next_offset >> 32) + 1)}
     either = b"|".join(re.escape(half) for half in sorted(upper))
     return re.compile(b"(?=(?:" + either + rb").{4}[\x00\x01].{7}\x02)", re.DOTALL)

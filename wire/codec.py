@@ -108,7 +108,7 @@ def _compile(cls: type[Message], version: int) -> Codec:
 
 
 def _limit_of(cls: type[Message]) -> RequestLimit:
-    """How much of it is taken in; responses and records have no limit of bytes but their frame's."""
+    """Limit of what is taken in; responses and records have no limit of bytes but their frame's."""
     key = cls.wire_spec.api_key
     if key is None or not cls.__name__.endswith("Request"):
         return _NO_REQUEST

@@ -124,7 +124,7 @@ def _unpack_gzip(data: bytes) -> Iterator[bytes]:
 
 
 def _gzip_deflated_at(data: bytes, at: int) -> int:
-    """Where the deflated bytes of the member at `at` begin; -1 if its header is none.
+    """Position of the deflated bytes of the member at `at`; -1 if its header is none.
 
     Reserved flags mean nothing, as to Java, whereas zlib knows no such header.
     """

@@ -91,7 +91,7 @@ def read_keyed(
                     part.data, 0, part.first, part.end, condition
                 )
                 if condition is not None and records.keys is None and is_countable:
-                    # It is in the first part, whose keys were not wanted before.
+                    # The condition is in the first part, whose keys were not wanted before.
                     records.keys = []
                     yield from check_records(part.data, 0, part.end, keys=records.keys, is_cut=True)
         if condition is not None and not records.is_held:
@@ -170,7 +170,7 @@ def _is_marked(data: bytes, at: int, condition: Condition | None) -> bool:
 
 
 def _headers_at(data: bytes, at: int) -> int:
-    """Where the headers of a record are whose body begins at `at`."""
+    """Position of the headers of a record whose body begins at `at`."""
     _, at = read_varlong(data, at + 1)
     _, at = read_varint(data, at)
     size, at = read_varint(data, at)
@@ -200,7 +200,7 @@ def _own_headers(
 
 
 def _condition_of(headers: list[tuple[bytes, bytes | None]]) -> Condition | None:
-    """That of the first record of a batch. Raises RefusedBatch."""
+    """Condition of the first record of a batch. Raises RefusedBatch."""
     values = [value for name, value in headers if name == MARK]
     if not values:
         return None

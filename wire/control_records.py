@@ -220,7 +220,7 @@ def decode_control_record(key: bytes | None, value: bytes | None) -> ControlReco
             len(value) >= 2 and int.from_bytes(value[:2], "big", signed=True) > _VALUE_VERSION
         )
         if not is_later or cls is not LeaderChange:
-            # What follows from the others, who votes and what a snapshot holds, must not be passed over.
+            # The others decide on voters and on the contents of a snapshot: none must be passed over.
             raise
         return UnknownControl(number, value)  # Of a later version, whose form is another one.
     assert isinstance(record, ControlRecord)

@@ -129,7 +129,7 @@ class FrameBuffer:
         return found
 
     def _wanted(self, data: bytes, at: int, length: int) -> int:
-        """How many bytes are needed to go on with an unfinished frame. Raises MalformedMessage."""
+        """Number of bytes that are needed to go on with an unfinished frame. Raises MalformedMessage."""
         if self._limit_of is None or length <= _FROM_BYTES:
             return _LENGTH_BYTES + length
         if len(data) - at < _KEY.size:

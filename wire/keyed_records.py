@@ -208,7 +208,7 @@ def _take_run(
 
 
 def _skip_headers(data: bytes, at: int, count: int, end: int) -> tuple[int, int, int]:
-    """How many headers there are, where the first one begins, and where the last one ends."""
+    """Number of headers, position of the first one, and position behind the last one."""
     if count > 127:
         count, at = read_rest(data, at, count)
     if count & 1 or count >> 1 > (end - at) // 2:

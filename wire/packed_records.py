@@ -145,7 +145,7 @@ class PackedRecords:
 
 
 class _Unpacked:
-    """What a batch unpacks to, as a stream: `held` is what stands at `position`. In steps of a chunk."""
+    """Contents of a batch as a stream: `held` is what stands at `position`. In steps of a chunk."""
 
     def __init__(self, header: BatchHeader, data: bytes) -> None:
         # Imported here because the codecs cost memory and start time, and most batches have none.
@@ -161,7 +161,7 @@ class _Unpacked:
 
     @property
     def end(self) -> int:
-        """Where what was unpacked ends."""
+        """End position of what was unpacked (exclusive)."""
         return self.position + len(self.held)
 
     def take(self, size: int) -> bytes:

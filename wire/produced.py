@@ -34,7 +34,7 @@ from quorumd.wire.record_walk import check_records, is_plain_record, plain_recor
 MAX_AHEAD_MS: Final = 3_600_000
 """Time that a timestamp may be ahead of the clock: Kafka's message.timestamp.after.max.ms."""
 _MAX_BEHIND_MS: Final = 2**63 - 1
-"""How far behind it: Kafka's message.timestamp.before.max.ms, which leaves out what 64 bits do not hold."""
+"""Time behind it: Kafka's message.timestamp.before.max.ms, which leaves out what 64 bits do not hold."""
 
 _RECORD_BYTES_MIN: Final = 7
 _ZSTD: Final = 4
@@ -173,7 +173,7 @@ def _refused(error: ErrorCode, message: str) -> RefusedBatch:
 
 
 def _not_a_batch(data: bytes | memoryview | None) -> RefusedBatch:
-    """Why `data`, which doesn't begin with a whole batch of magic 2, is refused."""
+    """The reason why `data`, which doesn't begin with a whole batch of magic 2, is refused."""
     if data is None or len(data) < _OLD_HEADER_BYTES:
         return _refused(ErrorCode.INVALID_RECORD, "There is no record batch in the request.")
     length = int.from_bytes(data[8:12], "big", signed=True)

@@ -69,7 +69,7 @@ def is_plain_record(data: bytes, at: int) -> bool:
                 return False
             size += (more - 1) << 7
             at += 1
-        # What is left is the value and the count of headers, a byte of 0.
+        # The rest is the value and the count of headers, a byte of 0.
         return size == (end - at - 1) << 1 and not data[-1]
     except IndexError:
         return False
@@ -86,7 +86,7 @@ def plain_record_key(data: bytes, at: int) -> bytes | None:
 
 @lru_cache(maxsize=1024)
 def _keyless_start(size: int) -> bytes:
-    """What stands before the value in a plain record of `size` bytes without a key: its size says it all.
+    """Bytes before the value in a plain record of `size` bytes without a key: its size says it all.
 
     Empty if there is no record of this size whose varints are as short as they can be.
     """
@@ -284,7 +284,7 @@ def run_of_equals(
 def _add_keys_of_run(
     data: bytes, keys: list[bytes | None], key_end: int, stride: int, run: int
 ) -> None:
-    """Those of `run` records of `stride` bytes behind the one whose key is the last of `keys`."""
+    """Adds the keys of `run` records of `stride` bytes behind the one whose key is the last of `keys`."""
     key = keys[-1]
     if key is None:
         keys += [None] * run

@@ -1,4 +1,4 @@
-"""Which requests this project speaks: number, versions, header forms and message classes.
+"""Requests that this project speaks: number, versions, header forms and message classes.
 
 The message modules are imported when a class is asked for, so that a program pays only for what it
 speaks. What a node advertises is decided elsewhere; here is what can be encoded and decoded.

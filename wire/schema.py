@@ -111,7 +111,7 @@ class StructSpec(NamedTuple):
 
 
 class _Undecided(NamedTuple):
-    """What `field` and `array` know before the class gives the field its name."""
+    """The knowledge of `field` and `array` before the class gives the field its name."""
 
     of: Kind | type[Struct]
     is_array: bool

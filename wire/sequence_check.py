@@ -13,7 +13,7 @@ from quorumd.wire.batch_header import BatchHeader
 
 
 def sequence_problem(header: BatchHeader, next_offset: int, last_epoch: int | None) -> str:
-    """Why a batch can't be the one at `next_offset`, behind one of `last_epoch` (None: behind none).
+    """Reason why a batch can't be the one at `next_offset`, behind one of `last_epoch` (None: behind none).
 
     "" if it can.
     """
@@ -21,7 +21,7 @@ def sequence_problem(header: BatchHeader, next_offset: int, last_epoch: int | No
 
 
 def snapshot_problem(header: BatchHeader, next_offset: int, epoch: int) -> str:
-    """Why a batch can't be the one at `next_offset` of a snapshot whose id has `epoch`; "" if it can.
+    """Reason why a batch can't be the one at `next_offset` of a snapshot whose id has `epoch`; "" if it can.
 
     The batches of a snapshot count offsets of their own from 0, and all of them have its epoch.
     Source: KIP-630.

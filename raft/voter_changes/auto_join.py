@@ -61,7 +61,7 @@ def registration_request(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | N
 
 
 def _update_at_kafka(core: Core, own: Voter | None) -> UpdateVoter | None:
-    """What a Kafka leader has to know of a voter (KIP-853, UpdateRaftVoter)."""
+    """The request that tells a Kafka leader of a voter (KIP-853, UpdateRaftVoter); None without need."""
     if own is None or not core.config.is_witness:
         return None
     if core.log.voters_offset < 0:

@@ -48,7 +48,7 @@ def voter_problem(core: Core, voter: Voter) -> Refusal | None:
 
 
 def pending_change_problem(core: Core, leader: Leader) -> str | None:
-    """Why the voter set must not be changed now: the last one is not committed.
+    """The reason why the voter set must not be changed now: the last one is not committed.
 
     Nor must it before this leader has committed a record of its epoch (Ongaro, bug in single-server
     membership changes), or while the quorum is new.
@@ -88,7 +88,7 @@ def catch_up_problem(core: Core, leader: Leader, key: ReplicaKey) -> str | None:
 
 
 def rival_problem(core: Core, leader: Leader, key: ReplicaKey) -> str | None:
-    """Why it is not clear yet that the other voters under this id are gone: the leader is new."""
+    """The reason why it is not clear yet that the other voters under this id are gone: the leader is new."""
     for rival in core.voters.keys:
         left_ms = _counts_as_gone_ms(core, rival, leader.elected_at_ms) - core.now_ms
         if rival.id == key.id and left_ms > 0:
@@ -97,7 +97,7 @@ def rival_problem(core: Core, leader: Leader, key: ReplicaKey) -> str | None:
 
 
 def majority_problem(core: Core, leader: Leader, voters: VoterSet) -> str | None:
-    """Why this set could not commit anything now: too few of its voters fetch."""
+    """The reason why this set could not commit anything now: too few of its voters fetch."""
     missing = [
         key for key in voters.keys if not core.is_local(key) and not is_fetching(core, leader, key)
     ]

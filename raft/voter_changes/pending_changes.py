@@ -72,7 +72,7 @@ def _append_next(core: Core, leader: Leader) -> None:
 
 
 def _refusal_of(core: Core, leader: Leader, change: VoterChange) -> Refusal | None:
-    """Why a change must not be made, at present or ever."""
+    """The reason why a change must not be made, at present or ever."""
     match change.kind:
         case ChangeKind.ADD:
             return add_voter.refusal_of(core, leader, change)

@@ -113,7 +113,7 @@ def _leave(core: Core, leader: Leader, target: tuple[int, ...]) -> None:
         due_ms = core.now_ms + core.config.election_timeout_ms
         leader.transfer = Transfer(None, None, core.now_ms, due_ms)
         return
-    # Those that remain do not campaign: witnesses.
+    # The voters that remain do not campaign: witnesses.
     rest = VoterSet.of(voter for voter in core.voters if not core.is_local(voter.key))
     if majority_problem(core, leader, rest) is None:
         core.report(f"reassignment to {listed(target)}: this leader removes itself")

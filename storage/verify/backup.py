@@ -81,7 +81,7 @@ def _digest_of(fs: FileSystem, path: Path, report: VerifyReport) -> tuple[int, s
 def _check_manifest(
     backup: Path, manifest: BackupManifest, facts: LogFacts, report: VerifyReport
 ) -> None:
-    """What the manifest says of the log, and that nothing else lies there."""
+    """Checks the log against the manifest, and that nothing else lies there."""
     path = backup / layout.BACKUP_MANIFEST
     start_offset, end_offset, epoch = facts.start_offset, facts.end_offset, facts.last_epoch
     newest = facts.snapshots[-1].id if facts.snapshots else None

@@ -94,7 +94,7 @@ class _Pass:
         self._epochs_files: list[bytes | None] = []
         self._expected: int | None = None
         self._data_end = 0
-        """Where the batches of the last segment end, in bytes."""
+        """Position behind the batches of the last segment, in bytes."""
         self._is_whole = True
         """False once a segment had findings: what is lost there needs no second one."""
         self._unreadable = 0
@@ -127,7 +127,7 @@ class _Pass:
         return not set(self._bases) <= set(bases)
 
     def notes(self) -> list[str]:
-        """What is no damage, and yet worth a line."""
+        """Findings that are no damage, and yet worth a line."""
         found = []
         if self._unreadable:
             found.append(
@@ -299,7 +299,7 @@ class _Pass:
         return f"it says: {says}; the log: {has}", _line_position(data, known, at), offset
 
     def _log_start(self, entries: Sequence[EpochStart]) -> int:
-        """Where the log starts by the epochs of the file: at its first segment, or above.
+        """Start of the log by the epochs of the file: at its first segment, or above.
 
         Kafka raises the log start to a snapshot's end and trims the file to that at once. Segments that
         end below go later, and the one that holds the log start stays. Source: Apache Kafka 4.3,

@@ -212,7 +212,7 @@ class _Walk:
             for _ in iter_records(batch):
                 pass
         except CorruptBatch:
-            # Nobody unpacks it before it is in the log: its producer sent it so.
+            # No node unpacks it before it is in the log: its producer sent it so.
             if not self._facts.unreadable:
                 self._facts.first_unreadable = header.base_offset
             self._facts.unreadable += 1

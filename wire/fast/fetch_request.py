@@ -362,7 +362,7 @@ def _constant_parts(
     directory_id: UUID,
     topic_id: UUID,
 ) -> tuple[bytes, bytes, bytes, bytes]:
-    """What one sender repeats in every request.
+    """The parts that one sender repeats in every request.
 
     The header behind the correlation id, the topic's id, the tag of the directory id (empty for
     none), and everything behind the partition's tags.

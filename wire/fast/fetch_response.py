@@ -206,7 +206,7 @@ class FetchResponseWriter:
 
 @lru_cache(maxsize=256)
 def _tail(version: int, leader_id: int, leader_epoch: int, endpoint: FetchEndpoint | None) -> bytes:
-    """What stands behind the records: the partition's tags, the topic's, and those of the response."""
+    """Bytes behind the records: the partition's tags, the topic's, and those of the response."""
     if leader_id == -1 and leader_epoch == -1:
         tags = b"\0\0"
     else:
@@ -225,7 +225,7 @@ def _old_head(
     error_code: int,
     last_stable_offset: int,
 ) -> bytes:
-    """What stands between the throttle time and the length of the records."""
+    """Bytes between the throttle time and the length of the records."""
     parts = [_OLD_TOP_ERROR.pack(0, 0)] if version >= _TOP_ERROR_FROM else []
     parts += (
         _OLD_TOPIC.pack(1, len(topic)),
@@ -345,7 +345,7 @@ _Tail = tuple[tuple[int, int] | None, int, int, tuple[int, int] | None, tuple[Fe
 
 @lru_cache(maxsize=256)
 def _parse_tail(version: int, body: bytes) -> _Tail | None:
-    """What stands behind the records, the same in nearly all responses of a leader.
+    """The parts behind the records, the same in nearly all responses of a leader.
 
     Diverging epoch, leader id and epoch, snapshot id, endpoints; None unless it is just tags of the version.
     """
