@@ -1,4 +1,4 @@
-"""Which keys there are, which variables set them, and what a mistyped one was meant to be.
+"""Configuration keys, the variables that set them, and the keys that mistyped ones were meant to be.
 
 Knows no file and no environment. The keys are those that `quorumd.config.model.Config` declares, the
 `ssl.*` keys of `quorumd.config.tls.TlsConfig`, and the latter once more for HTTP and for each listener, for
@@ -28,14 +28,14 @@ LISTENER_KEYS: Mapping[str, Key] = MappingProxyType(
 
 HTTP_SCOPE = "http."
 LISTENER_SCOPE = "listener.name."
-# Nobody else has variables that begin so: one that sets nothing is a slip.
+# No other program has variables that begin so: one that sets nothing is a slip.
 _OWN_VARIABLES = tuple(
     ENVIRONMENT_PREFIX + part for part in ("SSL_", "HTTP_SSL_", "LISTENER_NAME_")
 )
 # But Kubernetes, which sets QUORUMD_SSL_SERVICE_HOST and such beside a service called quorumd-ssl.
 _OF_A_SERVICE = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_[0-9]+_\w+)?)")
 
-# What the same thing is called in Kafka's own files, and what people write instead.
+# Names of the same key in Kafka's own files, and names that people write instead.
 _SYNONYMS: Mapping[str, str] = MappingProxyType(
     {
         "controller.quorum.voters": "quorum.voters",

@@ -76,7 +76,7 @@ def load(path: Path | None, environ: Mapping[str, str], judge: JudgeOfPort | Non
 
 
 def _folder_of(path: Path) -> Path:
-    """Where relative paths begin. Raises ConfigError."""
+    """Folder at which relative paths begin. Raises ConfigError."""
     try:
         return path.absolute().parent
     except FileNotFoundError:
@@ -95,7 +95,7 @@ def _parse(entries: Entries, folder: Path, problems: list[ConfigProblem]) -> dic
         except BadValue as error:
             text = str(error)
             if entry.written:
-                # What stands in a variable or a file may be a secret that is in the wrong place.
+                # The text of a variable or a file may be a secret that is in the wrong place.
                 example = declared.example or declared.default
                 text = f"{entry.written} stands for no value of this key: one is {example}"
             problems.append(ConfigProblem(entry.where, f"{key}: {text}"))

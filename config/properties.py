@@ -22,7 +22,7 @@ from quorumd.config.tls import (
 PROTOCOL_KEY = "security.protocol"
 MAX_FILE_BYTES = 1 << 20
 _DER_SEQUENCE = b"\x30"
-# What a server alone asks itself.
+# Keys that only a server reads.
 _OF_SERVERS = frozenset({"ssl.client.auth", "ssl.principal.mapping.rules"})
 _KEYS = {name: key for name, key in keys_of(TlsConfig).items() if name not in _OF_SERVERS}
 # An empty text says something here; elsewhere it is a key that was not set.

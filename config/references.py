@@ -59,7 +59,7 @@ def resolve(text: str, environ: Mapping[str, str], folder: Path) -> tuple[str, t
         if match[2] and kind == "dir" and path and colon and name and "/" not in name:
             files.append(folder / path / name)
             return _text_of(files[-1])
-        # What stands there is not shown: it may be a password.
+        # The text is not shown: it may be a password.
         raise BadValue(
             f"a '${{' begins a reference, and this is none: permitted are {_FORMS}. A password that "
             "has '${' in it is put into such a variable or file"

@@ -157,7 +157,7 @@ def _compose(path: Path, text: str) -> yaml.Node | None:
 def _explained(error: yaml.MarkedYAMLError) -> str:
     problem = error.problem or "syntax error"
     if problem.startswith("found undefined alias"):
-        # It is not shown: an operator may have meant a password.
+        # The value is not shown: an operator may have meant a password.
         return (
             "a value that begins with * is put into quotes: YAML takes it for the name of another"
         )

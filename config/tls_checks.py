@@ -83,7 +83,7 @@ def _has_node_keys(found: Mapping[str, Any], scope: str, keys: Iterable[str]) ->
 
 
 def _is_dialled(found: Mapping[str, Any], listener: Endpoint, scope: str) -> bool:
-    """Whether nodes dial a listener that is TLS and not the first.
+    """True if nodes dial a listener that is TLS and not the first.
 
     With links by TLS they dial what they are told. With plaintext links, nodes that have swapped their
     listeners already dial the one that is going to be the first: one with the stores and rules of the node.

@@ -41,11 +41,11 @@ class TlsPort(NamedTuple):
     hosts: tuple[str, ...] = ()
     """The names and addresses that others dial."""
     is_peers: bool = False
-    """It is the first listener, which other nodes use."""
+    """True for the first listener, which other nodes use."""
     is_dialled: bool = False
     """Other nodes dial it although it is not the first listener."""
     is_nodes: bool = False
-    """It is a listener that has the stores of the node: other nodes may use it tomorrow."""
+    """True for a listener that has the stores of the node: other nodes may use it tomorrow."""
     references: Mapping[str, FileReference] = MappingProxyType({})
     """Keys, certificates and passwords that are given by `${dir:...}`, by the field of `tls`."""
     unread: frozenset[str] = frozenset()

@@ -84,7 +84,7 @@ def _constructor(node: ast.ClassDef, known: dict[str, ast.ClassDef]) -> str | No
 
 
 def _is_left_alone(node: ast.ClassDef) -> bool:
-    """It has a constructor already, or one that does more than to set what it is given."""
+    """True if the class has a constructor already, or one that does more than to set what it is given."""
     for each in node.body:
         if isinstance(each, ast.FunctionDef) and each.name in _OWN_CONSTRUCTOR:
             return True

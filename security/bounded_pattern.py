@@ -43,7 +43,7 @@ class _Step:
     test: _Test | None = None
     group: int = -1
     ways: tuple[int, ...] = ()
-    """Where to go on, the preferred one first."""
+    """States to go on with, the preferred one first."""
     anchor: str = ""
 
 
@@ -85,7 +85,7 @@ class BoundedPattern:
         budget = [STEPS_MAX]
         begin = 0
         while begin <= len(text):
-            # What did not fit from one place on does not fit from there for a later begin, either.
+            # A part that did not fit from one place on does not fit there for a later begin, either.
             tried: set[int] = set()
             for start in range(begin, len(text) + 1):
                 spans = self._run(text, start, budget, is_whole=False, tried=tried)

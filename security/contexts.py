@@ -126,7 +126,7 @@ def spoken_versions(tls: TlsConfig) -> tuple[str, ...]:
 
 
 def suite_problem(tls: TlsConfig) -> str | None:
-    """Why the configured cipher suites cannot be used together; None if they can."""
+    """The reason why the configured cipher suites cannot be used together; None if they can."""
     names = tls.ssl_cipher_suites
     spoken = spoken_versions(tls)
     if not spoken:

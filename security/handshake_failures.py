@@ -71,7 +71,7 @@ _PLAIN: Final = {
 
 
 def key_problem(reason: str) -> str:
-    """Why OpenSSL does not take keys or certificates, by the reason that it gives."""
+    """The reason why OpenSSL does not take keys or certificates, by the reason that it gives."""
     if reason in ("CA_KEY_TOO_SMALL", "EE_KEY_TOO_SMALL"):
         return "the key of a certificate is too weak: take RSA of 2048 bits or more, or ECDSA P-256"
     if reason in ("CA_MD_TOO_WEAK", "EE_MD_TOO_WEAK"):
@@ -104,7 +104,7 @@ def _text(read: Callable[[], x509.Name]) -> str:
 
 
 def validity_problem(certificate: x509.Certificate) -> tuple[HandshakeOutcome, str] | None:
-    """Why it does not hold at this moment, or None."""
+    """The reason why it does not hold at this moment, or None."""
     now = time.time()
     begin = certificate.not_valid_before_utc
     end = certificate.not_valid_after_utc
@@ -301,7 +301,7 @@ class Failure:
         return CertificateProblem(f"{who}, {text}", outcome)
 
 
-# What the alerts about a certificate mean for the one that was shown (RFC 8446, section 6.2).
+# Meaning of the alerts about a certificate for the one that was shown (RFC 8446, section 6.2).
 _OF_OWN: Final = {
     "CERTIFICATE_EXPIRED": (
         HandshakeOutcome.EXPIRED,
@@ -327,7 +327,7 @@ _OF_OWN: Final = {
 
 
 def crl_problem(crl: x509.CertificateRevocationList) -> str | None:
-    """Why a revocation list does not count at this moment, or None."""
+    """The reason why a revocation list does not count at this moment, or None."""
     now = time.time()
     issuer = crl.issuer.rfc4514_string()
     if crl.next_update_utc is not None and now > crl.next_update_utc.timestamp():

@@ -238,6 +238,6 @@ def _write(directory: Path, files: dict[str, tuple[bytes, int]], *, force: bool)
         for part in parts:
             with suppress(OSError):
                 part.unlink()
-        # That a disk is full is told of no file.
+        # The error of a full disk names no file.
         raise CertificateProblem(f"cannot write {error.filename or at}: {error.strerror}") from None
     return paths

@@ -62,7 +62,7 @@ class _Rule:
 
 
 def _group_of(name: str, spans: Sequence[int], group: int) -> str:
-    """What a group has matched; "" if it took no part, and begins and ends at -1."""
+    """Text that a group has matched; "" if it took no part, and begins and ends at -1."""
     begin, end = spans[2 * group : 2 * group + 2]
     return name[begin:end]
 

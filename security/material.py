@@ -102,7 +102,7 @@ class _Reader:
         self.problems.append((key, text))
 
     def _depends_on(self, store: str, *keys: str) -> bool:
-        """Whether one of these keys of the store has no value, so that nobody knows what it holds."""
+        """True if one of these keys of the store has no value, so that its contents are unknown."""
         if self._unread.isdisjoint(keys):
             return False
         self.unknown.add(store)
@@ -292,7 +292,7 @@ def _newest(
 
 
 def _scope_of(crl: x509.CertificateRevocationList) -> Iterator[bytes]:
-    """Which of the CA's certificates the list is about, whose key has signed it, and if it is a delta."""
+    """The certificates of the CA that the list is about, the key that has signed it, and if it is a delta."""
     for kind in (
         x509.IssuingDistributionPoint,
         x509.AuthorityKeyIdentifier,

@@ -96,7 +96,7 @@ def private_key(data: bytes, where: str, key: str, password: Secret | None) -> P
     try:
         return load_pem_private_key(pem, secret)
     except (TypeError, ValueError, UnsupportedAlgorithm) as error:
-        # What the library says could quote the key.
+        # The library's own text could quote the key.
         if is_encrypted and _is_of_encryption(error):
             raise BadStore(
                 key,
@@ -118,7 +118,7 @@ def _is_of_encryption(error: Exception) -> bool:
 
 
 def _blocks(data: bytes, where: str, key: str, labels: tuple[str, ...], what: str) -> list[_Block]:
-    """Those with one of these labels, at least one. Raises BadStore."""
+    """Blocks with one of these labels, at least one. Raises BadStore."""
     blocks = list(_all_blocks(data))
     wanted = [block for block in blocks if block.label in labels]
     begun = sum(match[1].decode().strip() in labels for match in _BEGIN.finditer(data))

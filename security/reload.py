@@ -57,7 +57,7 @@ class ReloadResult(NamedTuple):
 
     outcome: Outcome
     problems: tuple[str, ...] = ()
-    """Why the set on disk is not used; of BAD."""
+    """Reasons why the set on disk is not used; of BAD."""
     content: bytes = b""
     """Distinguishes one bad set from another."""
     has_new_trust: bool = False
@@ -95,7 +95,7 @@ class WatchedSet:
     check: Callable[[Material], Sequence[tuple[str, str]]]
     """Finds the faults of a set: key of the configuration, and text."""
     problems: tuple[str, ...] = ()
-    """Why the set on disk is not used; empty if it is."""
+    """Reasons why the set on disk is not used; empty if it is."""
     _used: _Stamp | None = None
     """Of the set that is in use; None if it has to be read to know."""
     _seen: _Stamp | None = None
@@ -119,7 +119,7 @@ class WatchedSet:
         try:
             material = self._read()
             if self._stamp() != stamp:
-                # It was read while it was written.
+                # The set was read while it was written.
                 return ReloadResult(Outcome.UNSETTLED)
             found = self._use(material)
         except _Unsound as error:
@@ -131,7 +131,7 @@ class WatchedSet:
         return found
 
     def _read(self) -> Material:
-        """What is on disk. Raises _Unsound."""
+        """The set that is on disk. Raises _Unsound."""
         try:
             material = read_material(self.port.read())
             problems = _texts(self.check(material))
@@ -283,5 +283,5 @@ def _stamp_of(path: Path) -> tuple[int, ...] | None:
 
 
 def _trusts_others(one: Material, other: Material) -> bool:
-    """Whether they differ in more than this side's own certificate."""
+    """True if they differ in more than this side's own certificate."""
     return replace(one, chain=()) != replace(other, chain=())

@@ -144,9 +144,9 @@ class TlsStream:
         self._has_responded = False
         """The first bytes of the handshake have left."""
         self._held_bytes = 0
-        """What has come of a client's handshake; `Handshakes.held_bytes` has the sum."""
+        """Bytes that have come of a client's handshake; `Handshakes.held_bytes` has the sum."""
         self._unsent: list[bytes] = []
-        """What the protocol has written before the handshake was done."""
+        """Bytes that the protocol has written before the handshake was done."""
         self._is_paused = self._is_waiting = False
         """The protocol takes no data for now; there is data for it."""
         self._is_full = False

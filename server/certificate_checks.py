@@ -56,7 +56,7 @@ def port_problems(
         unread=port.unread,
     )
     if port.has_peers and node_id is not None and port.unread.isdisjoint(_DECIDE_WHO_SPEAKS):
-        # What cannot be read is among the problems already.
+        # Files that cannot be read are among the problems already.
         found = material or readable_material(port.tls, port.unread).material
         problems += _lock_out(port, rights, node_id, found)
     return problems

@@ -116,7 +116,7 @@ def open_log(
 def _sound_snapshots(
     snapshots: SnapshotStore, cluster_id: str | None, applied_offset: int
 ) -> list[SnapshotFacts]:
-    """What the snapshots of a directory say, ascending, without the unusable ones.
+    """Facts of the snapshots of a directory, ascending, without the unusable ones.
 
     One that ends above what is known to be committed may stand for more than the log holds, which is
     dropped then: all of it is read before. Raises StorageError if the disk fails.

@@ -94,7 +94,7 @@ class NodeTls:
         self._sides[port.name] = _Side(port, credentials, watched)
 
     def _problems(self, port: TlsPort, material: Material) -> list[tuple[str, str]]:
-        """What is wrong with a new set: it counts for all that have the same stores, or for none."""
+        """Problems of a new set: it counts for all that have the same stores, or for none."""
         found = (
             port_problems(each, self._rights, self._config.node_id, material)
             for each in self._config.tls_ports

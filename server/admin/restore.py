@@ -158,7 +158,7 @@ def _write_directory(
 
 
 def _cluster_id_for(manifest: BackupManifest, config: Config, first: FirstVoters) -> str:
-    """That of the quorum that these voters begin with this backup."""
+    """Cluster id of the quorum that these voters begin with this backup."""
     voters = first.text or ",".join(sorted(map(str, config.quorum_voters)))
     seed = render_manifest(manifest) + voters.encode()
     draws = (hashlib.sha256(seed + b"%d" % number).digest() for number in itertools.count())

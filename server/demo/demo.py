@@ -147,7 +147,7 @@ class Demo:
         if node.pid is None or node.is_frozen:
             return None
         status = await read_status(node.files.http, STATUS_TIMEOUT_S)
-        # It was killed meanwhile, or another process has that port.
+        # The node was killed meanwhile, or another process has that port.
         return status if status is not None and status.get("pid") == node.pid else None
 
     def _state_of(

@@ -44,7 +44,7 @@ IDLE_S: Final = 0.05
 
 
 class Step(Enum):
-    """Why `run` or `carry_out` pauses."""
+    """The reason why `run` or `carry_out` pauses."""
 
     DONE = "done"
     """Something was written; it is not synced, unless it was a quorum state or a truncation."""
@@ -69,7 +69,7 @@ class NotStored(NamedTuple):
 
 
 class NoSpace(NamedTuple):
-    """Why `carry_out` pauses: to go on is to try again. `run` is to be sent the next jobs meanwhile, or no
+    """The reason why `carry_out` pauses: to go on is to try again. `run` is to be sent the next jobs, or no
     jobs after `FULL_DISK_RETRY_S`.
 
     From `behind` on the jobs wait for records alone; None if what needs space is something else.
@@ -199,7 +199,7 @@ class DiskLoop:
         self.jobs: SimpleQueue[Jobs] = SimpleQueue()
         """Jobs that were handed over and not begun; the runner takes them: see `Step.BRIEF_WAIT`."""
         self._ahead: deque[Jobs] = deque()
-        """Those that were taken before it is their turn, because the disk is full."""
+        """Jobs that were taken before their turn, because the disk is full."""
         self._is_full = False
         self._is_stopping = False
 

@@ -123,7 +123,7 @@ def _newest(key: bytes, offsets: Places, many: list[tuple[int, Places]]) -> int:
 
 
 def _key_bytes(keys: Sequence[bytes | None], new: int) -> int:
-    """What `new` of the keys take at the most: which ones are new would cost more to find out."""
+    """Bytes of `new` of the keys at the most: to find out which ones are new would cost more."""
     if len(keys) == 1:
         return len(keys[0] or b"")
     longest = len(max(filter(None, keys), key=len, default=b""))

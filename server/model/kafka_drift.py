@@ -49,7 +49,7 @@ class KafkaDrift:
 
     @property
     def obstacles(self) -> list[str]:
-        """Why this node must not become a voter, in words; empty if it may."""
+        """Reasons why this node must not become a voter, in words; empty if it may."""
         apis = [text for texts in self._apis.values() for text in texts]
         return [*self._levels.values(), *apis, *self._records]
 

@@ -1,4 +1,4 @@
-"""Which principals are nodes: of requests that this node gets, and of the nodes that it connects to.
+"""Principals that are nodes: of requests that this node gets, and of the nodes that it connects to.
 
 Without `quorum.node.principals` these are the principals of `super.users`, for any id, as in Apache Kafka;
 without that, too, every principal with a certificate of a trusted CA.
@@ -13,7 +13,7 @@ from quorumd.security.identity import ANONYMOUS
 
 
 class NodeRights:
-    """Which principal may speak for which node."""
+    """Principals that may speak for each node."""
 
     def __init__(self, templates: NodePrincipals | None, super_users: AbstractSet[str]) -> None:
         self._templates = templates

@@ -146,7 +146,7 @@ class PartitionView(Protocol):
 
     @property
     def obstacles(self) -> tuple[str, ...]:
-        """Why this witness must not become a voter of the Kafka quorum, in words; empty of others."""
+        """Reasons why this witness must not become a voter of the Kafka quorum, in words; empty of others."""
 
     @property
     def offers_vote(self) -> bool:

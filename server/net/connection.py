@@ -87,14 +87,14 @@ class Connection(Caller):
         self._is_identified = False
         """A request has identified the client for good: `net.connection_slots`."""
         self._goes_first = False
-        """It is a peer's, or comes from where one may and has not been identified yet."""
+        """True for a peer's connection, or one from where a peer may come and that is not identified yet."""
         self._is_queued = False
-        """It waits for a turn, with requests in the backlog or work that is not done."""
+        """True while it waits for a turn, with requests in the backlog or work that is not done."""
         self._work: LongRequest | None = None
         self._end_timer: asyncio.TimerHandle | None = None
         """Aborts it, if one of both sides has ended and the other one does not in time."""
         self._reason: CloseReason | None = None
-        """Why it is closed; None before."""
+        """The reason why it is closed; None before."""
         self.state = ConnectionState.NEW
 
     @property

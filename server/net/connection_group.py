@@ -126,7 +126,7 @@ class ConnectionGroup(Generic[C]):
         return True
 
     def _enter_quotas(self, connection: C, *, is_exempt: bool) -> str | None:
-        """Those of the listener first: what these refuse takes nothing from the node's."""
+        """Enters the listener's quotas first: a connection that they refuse takes nothing from the node's."""
         own = self._quotas_of.get(connection.listener.name)
         if own is not None and (limit := own.enter(connection.ip, is_exempt=is_exempt)):
             return limit
@@ -184,7 +184,7 @@ class ConnectionGroup(Generic[C]):
         self.log(connection, "too many connections", limit=limit)
 
     def closing_reason(self, error: MalformedMessage) -> CloseReason:
-        """Why a connection is closed on which such a request came in; what is unknown is counted by name."""
+        """Reason for closing a connection after such a request; an unknown version is counted by name."""
         if not isinstance(error, UnsupportedVersion):
             return CloseReason.MALFORMED
         self.metrics.count_unknown(f"request: {error}")

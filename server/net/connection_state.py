@@ -9,7 +9,7 @@ from typing import Final
 
 
 class CloseReason(StrEnum):
-    """Why a connection has ended, as the metrics have it."""
+    """The reason why a connection has ended, as the metrics have it."""
 
     BY_PEER = "peer"
     RESET = "reset"

@@ -150,7 +150,7 @@ class Listeners:
         self._sweep_later(loop)
 
     def _protocols(self, listener: Endpoint) -> Callable[[], Connection | TlsStream]:
-        """What makes the protocol of a connection that is accepted there."""
+        """Factory of the protocols of connections that are accepted there."""
         group = self._group
         connections = partial(Connection, group, listener)
         side = self._sides.get(listener.name)

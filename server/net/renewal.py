@@ -41,7 +41,7 @@ class Renewal:
         self._is_peer = is_peer
         self._links = links
         self._waiting: set[Connection | TlsStream] = set()
-        """Those whose time is set."""
+        """Connections whose time is set."""
 
     def renew_connections(self, listener: str) -> None:
         """Make those anew that came in on this listener."""

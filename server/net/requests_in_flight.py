@@ -48,7 +48,7 @@ class RequestsInFlight(Generic[C]):
         self.size_bytes = 0
         self._loop = loop
         self._paused: dict[C, None] = {}
-        """Those that are not read from, the first one first."""
+        """Connections that are not read from, the first one first."""
         self._is_scheduled = False
         self._full_since_ns: int | None = None
 
@@ -67,7 +67,7 @@ class RequestsInFlight(Generic[C]):
             self._loop.call_soon(self._resume)
 
     def forget(self, connection: C) -> None:
-        """It is gone."""
+        """Forgets a connection that is gone."""
         self._paused.pop(connection, None)
 
     def _resume(self) -> None:

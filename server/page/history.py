@@ -76,7 +76,7 @@ class FigureHistory:
 
 
 class _Interval:
-    """What a histogram has taken since the last reading."""
+    """Values that a histogram has taken since the last reading."""
 
     def __init__(self, histogram: Histogram) -> None:
         self._histogram = histogram

@@ -224,7 +224,7 @@ class QuorumPage:
         }
 
     def _changes(self, report: LeaderReport) -> list[WaitingChange]:
-        """What the leader waits for."""
+        """Changes that the leader waits for."""
         if report.partition is None:
             return []
         waiting = []

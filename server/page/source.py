@@ -47,7 +47,7 @@ class PageSource:
     ask_leader: AskLeader
     storage_dir: Path
     claims_withheld: str
-    """Why whoever sees the page may not see who holds names; empty if nothing is against it."""
+    """The reason why whoever sees the page may not see who holds names; empty if nothing is against it."""
     segment_bytes: int
     fetch_timeout_ms: int
 
@@ -90,7 +90,7 @@ def source_of(
 
 
 def claims_withheld(tls_ports: Iterable[TlsPort]) -> str:
-    """Why a page does not show claims: whoever has no certificate sees it, and may not read the log."""
+    """The reason why a page does not show claims: clients without a certificate would see them."""
     needs = {port.name for port in tls_ports if port.tls.ssl_client_auth is ClientAuth.REQUIRED}
     if not needs or HTTP in needs:
         return ""

@@ -69,7 +69,7 @@ class PartitionListener(Protocol):
         """This replica was taken out of the voter set."""
 
     def on_snapshot_copied(self, snapshot: SnapshotId) -> None:
-        """It is all there: have it verified, and pass the result to the rules."""
+        """Has a snapshot that is all there verified, and passes the result to the rules."""
 
     def on_report(self, reason: str) -> None: ...
     def on_halt(self, reason: str) -> None: ...

@@ -42,7 +42,7 @@ class PartitionHealth:
         self._role_since = self._monotonic_s()
 
     def problems(self) -> list[str]:
-        """Why this node is not ready, in words; empty if it is."""
+        """Reasons why this node is not ready, in words; empty if it is."""
         now, found = self._node.status(), []
         disk = self._disk_problem(now)
         if disk is not None:
@@ -92,12 +92,12 @@ class PartitionHealth:
         return found
 
     def _disk_problem(self, now: RaftStatus) -> str | None:
-        """Why the disk takes no writes, in words; None if it does."""
+        """The reason why the disk takes no writes, in words; None if it does."""
         if self.is_disk_full:
             return "the disk is full: free space, the node goes on by itself"
         patience_s = DISK_SILENT_S
         if now.role is not Role.LEADER and not now.has_leader_contact:
-            # It fetches again when it has written: where the disk is silent, the leader seems to be.
+            # A follower fetches again when it has written: where its disk is silent, the leader seems to be.
             patience_s = min(patience_s, self._node.config.fetch_timeout_ms / 2000)
         age_s = self._view.write_age_s()
         if age_s < patience_s:

@@ -154,7 +154,7 @@ class Partition:
         self.driver.hold()
 
     def _make_client_handlers(self, settings: PartitionSettings, recovered: RecoveredLog) -> None:
-        """Those of clients, and the storage that appends for them: each is given what it calls."""
+        """Handlers of clients, and the storage that appends for them: each is given what it calls."""
         runtime, metrics = self._runtime, self.metrics
         self.fetch_handler = FetchHandler(self.view, self.log, self.reader, runtime)
         self.offsets_handler = OffsetsHandler(self.view, self.log, self.reader)
@@ -383,7 +383,7 @@ class Partition:
         self.outbound.prepare([key for key in voters.keys if not self.node.is_local(key)])
 
     def _note_election(self, effect: AnnounceRole) -> None:
-        """How long this replica was without a leader since it began to campaign."""
+        """Takes the time that this replica was without a leader since it began to campaign."""
         if effect.role in (Role.PROSPECTIVE, Role.CANDIDATE):
             self._election_since = self._election_since or self._runtime.monotonic_s()
         elif self._election_since is not None and effect.leader_id is not None:
@@ -442,7 +442,7 @@ class Partition:
 
     @property
     def append_refusal(self) -> Refusal | None:
-        """Why nothing can be appended now; None if it can."""
+        """The reason why nothing can be appended now; None if it can."""
         refusal = self.node.append_refusal
         if refusal is not None:
             return refusal

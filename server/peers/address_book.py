@@ -38,12 +38,12 @@ class AddressBook:
         self._not_before: dict[Address, float] = {}
 
     def _own(self) -> list[Address]:
-        """Where it was last is one of its own."""
+        """Its own addresses; the one at which it was found last is one of them."""
         last = () if self._found is None else (self._found,)
         return list(dict.fromkeys((*self._named(), *last)))
 
     def is_own(self, address: Address) -> bool:
-        """It is known as the peer's own, though another node may have been found there."""
+        """True if the address is the peer's own, though another node may have been found there."""
         return address in self._own()
 
     def trusted(self) -> list[Address]:

@@ -12,7 +12,7 @@ from quorumd.server.model.node_rights import NodeRights, shown
 
 
 class NotThisPeer(CertificateProblem):
-    """Somebody else is there: the certificate is another's."""
+    """Another node is there: the certificate is another's."""
 
     def __init__(self, principal: str, what: str = "") -> None:
         text = f"its certificate is for {shown(principal)}{what}"
@@ -51,12 +51,12 @@ class _Watch:
     security: LinkSecurity
     peer_id: int | None
     trust: object
-    """What the handshake rests on, or something older."""
+    """Trust that the handshake rests on, or something older."""
 
     def on_secured(self, stream: TlsStream, identity: Identity) -> None:
         """Raises CertificateProblem."""
         if self.trust != self.security.side.trust:
-            # It is not among those that are made anew, and its certificate may be revoked by now.
+            # The link is not among those that are made anew; its certificate may be revoked by now.
             raise CertificateProblem(
                 "completed a handshake that began with former CAs or revocation lists"
             )

@@ -59,7 +59,7 @@ class PeerAddresses:
         self._heard: list[Address] = []
         self._heard_of: tuple[int, int | None] = (-1, None)
         self._noted: LeaderHint | None = None
-        """What was remembered last, unless a bootstrap server said it. Equal hints are one object, mostly."""
+        """Hint that was remembered last, unless of a bootstrap server. Equal hints are one object, mostly."""
 
     def own(self, peer: Peer) -> list[Address]:
         """A peer's own addresses, the best first: as a leader is heard of, as logged, as configured."""

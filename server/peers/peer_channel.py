@@ -284,7 +284,7 @@ class TcpPeerChannel:
         self._listener.on_connection_made(self._ip(), self._is_behind)
 
     def _ip(self) -> str:
-        """Where the connection leads to."""
+        """Address to which the connection leads."""
         assert self._transport is not None, "used on a connection"
         name = self._transport.get_extra_info("peername")
         return str(name[0]) if name else ""

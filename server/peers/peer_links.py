@@ -64,7 +64,7 @@ class PeerLinks:
     """Of one node, by the name of the peer: "node 2"."""
 
     problems: dict[str, str] = field(default_factory=dict)
-    """Why a peer was not reached when that was last tried; nothing of those that were."""
+    """The reason why each peer was not reached when that was last tried; none for those that were."""
     mismatches: dict[str, str] = field(default_factory=dict)
     """Problems among them that only an operator can mend."""
     refusals: dict[str, str] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class PeerLinks:
         return f"node {replica_id}" in self.problems
 
     def unreachable(self) -> list[str]:
-        """Why peers are not reached, or do not respond."""
+        """Reasons why peers are not reached, or do not respond."""
         return [*self.problems.values(), *self.foreign().values(), *self._hung_up(1)]
 
     def foreign(self) -> dict[str, str]:
@@ -176,7 +176,7 @@ class PeerLinks:
         ]
 
     def forget(self, name: str, replica_id: int | None = None) -> None:
-        """It is no peer any more; `replica_id`: no other peer has that id, either."""
+        """Forgets a node that is no peer any more; `replica_id`: no other peer has that id, either."""
         if replica_id is not None:
             self.behind.discard(replica_id)
         for known in (
@@ -255,7 +255,7 @@ def _is_of_kafka(announced: ApiVersionsResponse) -> bool:
 
 
 def in_words(name: str, address: Address, error: BaseException) -> str:
-    """Why no connection could be made there."""
+    """The reason why no connection could be made there."""
     if isinstance(error, PeerSpeaksPlaintext):
         return f"{name} answered in plaintext on a listener that is TLS here ({address})"
     if isinstance(error, PeerSpeaksTls):

@@ -164,7 +164,7 @@ class FetchHandler:
                     if served is not None:  # asked for twice: the last counts
                         del slots[served_at]
                     served, served_at = slot, (i, k)
-        # Who waits is sent to the next leader when there is one, and that is another log.
+        # A waiting client is sent to the next leader when there is one, and that is another log.
         wait_ms = 0 if is_debugging else message.max_wait_ms
         deadline = self._runtime.monotonic_s() + wait_ms / 1000
         fetch = ConsumerFetch(request, message, slots, served, is_debugging, deadline)
@@ -222,7 +222,7 @@ class FetchHandler:
             self._respond(fetch)
 
     def _compare_epochs(self, slot: PartitionFetch) -> None:
-        """Whether the consumer's last record is one of this log, as a replica's would be (KIP-595)."""
+        """Compares the consumer's last record with this log, as a replica's would be (KIP-595)."""
         asked, view = slot.asked, self._view
         if asked.last_fetched_epoch > view.leader_epoch:
             slot.error = ErrorCode.OFFSET_OUT_OF_RANGE

@@ -115,7 +115,7 @@ class ParkedAppends:
             )
 
     def _writer(self, batch: PendingBatch) -> ProduceResponseWriter:
-        """That of the version of its request."""
+        """Writer for the version of the batch's request."""
         head, version = batch.head, batch.request.api_version
         made = ProduceResponseWriter(version, head.topic, head.partition)
         self._responses[version] = made

@@ -55,7 +55,7 @@ class AppendTarget(Protocol):
 
     @property
     def append_refusal(self) -> Refusal | None:
-        """Why nothing can be appended now; None if it can."""
+        """The reason why nothing can be appended now; None if it can."""
 
     def append(self, token: int, record_count: int) -> None:
         """Have the batches under this token appended; `ProduceHandler.take_batches` hands them over."""
@@ -97,7 +97,7 @@ class ProduceHandler:
         self._turn_ms: int
         """When its first batch came in, by the wall clock."""
         self._gathered = 0
-        """How many batches of this turn have waited for others."""
+        """Number of batches of this turn that have waited for others."""
         self._last_turn_size = 0
         self._duplicates: list[PendingAppend] = []
         """Duplicates and refused batches: both wait until a record before them is committed."""
@@ -166,7 +166,7 @@ class ProduceHandler:
             self._responder.respond(pending.request, pending.acks, pending.topics, pending.results)
 
     def _wrong_head(self, version: int, head: ProduceHead) -> ErrorCode | None:
-        """Why a request of this version is not for this partition, or cannot be served."""
+        """The reason why a request of this version is not for this partition, or cannot be served."""
         if version >= 13:
             if head.topic != self._topic_id:
                 return ErrorCode.UNKNOWN_TOPIC_ID
@@ -252,7 +252,7 @@ class ProduceHandler:
                 try:
                     self._append_turn()
                 except BaseException as error:
-                    # What called this closes the connection, and goes on.
+                    # The caller closes the connection, and goes on.
                     self._target.end_process(error)
                     raise
             else:

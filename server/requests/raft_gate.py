@@ -1,4 +1,4 @@
-"""Which raft requests count where nodes have certificates: in a node's name, only those of that node.
+"""Raft requests that count where nodes have certificates: in a node's name, only those of that node.
 
 One table for all requests. What is refused closes its connection: CLUSTER_AUTHORIZATION_FAILED would end an
 Apache Kafka process. Neither the client id of a header nor the name of a client's software gives a right.

@@ -175,7 +175,7 @@ class RaftRequestHandler:
         return partial(self._take, request, reply_to, event)
 
     def _log_change(self, request: InboundRequest, event: Event) -> None:
-        """Who wants it, at the node that was asked. One that forwards it is who asks the leader."""
+        """Logs who asks this node for a change. If the node forwards it, the leader logs the node."""
         what = _wanted(event)
         more = None if what is None else self._change_lines.take_fields()
         if more is not None:
@@ -335,7 +335,7 @@ class RaftRequestHandler:
 
 
 def _wanted(event: Event) -> str | None:
-    """What an operator, or a node that joins by itself, has changed; None for anything else."""
+    """The change that an operator, or a node that joins by itself, asks for; None for anything else."""
     match event:
         case AddVoterRequested(voter=voter):
             return f"add voter {voter.key}"

@@ -48,7 +48,7 @@ def _code(refusal: str | None) -> int:
 
 
 def _refusal(update: UpdateFeaturesRequestFeatureUpdate, level: int) -> str | None:
-    """Why the feature does not get this level; None if it has it."""
+    """The reason why the feature does not get this level; None if it has it."""
     wanted, name = update.max_version_level, update.feature
     if name != KRAFT_VERSION:
         return f"there is no feature {name} here: the only one is {KRAFT_VERSION}"

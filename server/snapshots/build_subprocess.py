@@ -21,7 +21,7 @@ CLEANUP_S = 2.0
 
 
 def damaged_snapshot(error_name: str, path: Path) -> SnapshotId | None:
-    """Which complete snapshot an error of a build complains of, if it is one's."""
+    """The complete snapshot that an error of a build is about; None if it is about another file."""
     return parse_snapshot_name(path.name) if error_name == DamagedSnapshot.__name__ else None
 
 
@@ -60,7 +60,7 @@ class BuildSubprocess:
             # -P: nothing that lies in the daemon's working directory is imported.
             *(sys.executable, "-P", "-m", "quorumd.server.snapshots.build_command"),
             *("--directory", str(directory), "--end-offset", str(end_offset)),
-            # It ends when its standard input does: with this process, however that ends.
+            # The build ends when its standard input does: with this process, however that ends.
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -89,7 +89,7 @@ class BuildSubprocess:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """It deletes what it has written and ends by itself, but is not waited for for long."""
+    """Ends the process, which deletes what it has written; it is not waited for for long."""
     assert process.stdin is not None
     process.stdin.close()
     # Not asyncio.timeout: its task is being cancelled, which hides the time-out in Python 3.11.2.

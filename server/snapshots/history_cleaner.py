@@ -46,7 +46,7 @@ class HistoryCleaner:
         self._handle = handle
         self._is_building = is_building
         self._goal = 0
-        """Where the log is to start when what is due is deleted."""
+        """Start offset of the log when everything that is due is deleted."""
         self._next_share: TimerHandle | None = None
 
     def close(self) -> None:

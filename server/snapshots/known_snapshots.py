@@ -25,21 +25,21 @@ class KnownSnapshots:
         self.to_repair = [snapshot for snapshot in self.to_repair if snapshot in self.facts]
 
     def withdraw(self, snapshot: SnapshotId) -> None:
-        """It is damaged: it is to be built anew, and not served until then."""
+        """Notes that a snapshot is damaged: it is to be built anew, and not served until then."""
         self.damaged.add(snapshot)
         self.to_repair = sorted([*self.to_repair, snapshot])
 
     def give_up(self, snapshot: SnapshotId) -> None:
-        """It is not built anew, and stays damaged."""
+        """Notes that a snapshot is not built anew, and stays damaged."""
         self.to_repair.remove(snapshot)
 
     def repaired(self, facts: SnapshotFacts) -> None:
-        """It was built anew."""
+        """Notes that a snapshot was built anew."""
         self.facts[facts.id] = facts
         self.damaged.discard(facts.id)
         self.to_repair.remove(facts.id)
 
     def is_sound_after_all(self, snapshot: SnapshotId) -> None:
-        """It was read once more, and is not damaged."""
+        """Notes that a snapshot was read once more, and is not damaged."""
         self.damaged.discard(snapshot)
         self.to_repair = [other for other in self.to_repair if other != snapshot]

@@ -89,7 +89,7 @@ class SnapshotManager:
         self._written = written
         self._known = KnownSnapshots(found)
         self._bytes_before = -new_bytes
-        """What was written when the newest snapshot was begun."""
+        """Bytes that were written when the newest snapshot was begun."""
         self._begun_at_s = runtime.monotonic_s()
         self._failures = 0
         self._not_before_s = 0.0
@@ -107,7 +107,7 @@ class SnapshotManager:
         self._is_closed = False
         self._has_ended = asyncio.Event()
         self.problem = ""
-        """Why the last attempt failed; empty if it did not."""
+        """The reason why the last attempt failed; empty if it did not."""
 
     def start(self) -> None:
         """Begin to watch the clock."""
@@ -186,7 +186,7 @@ class SnapshotManager:
     def take(self, done: OnSnapshot) -> None:
         """Take one for an operator; `done` is called when it is there."""
         if self._building is not None and self._building.end_offset < self._end_offset():
-            # What goes on is not new enough: another one follows it.
+            # The build under way is not new enough: another one follows it.
             self._callbacks.append(lambda _: self.take(done))
             return
         self._callbacks.append(done)
@@ -244,7 +244,7 @@ class SnapshotManager:
         if isinstance(outcome, BuildFailed):
             self._drop_parts(building)
             if outcome.damaged is not None and self._note_damage(outcome.damaged, str(outcome)):
-                # What it was to be built on comes first.
+                # The snapshot that it was to be built on comes first.
                 self._end_build()
                 self._begin()
             else:
@@ -319,7 +319,7 @@ class SnapshotManager:
         self._handle(SnapshotTaken(snapshot=facts.id))
         self._finished(facts.id)
         self.cleaner.clean()
-        # What came meanwhile may be enough for the next one.
+        # Records that came meanwhile may be enough for the next one.
         self.build_if_due()
 
     def _finished(self, newest: SnapshotId) -> None:
@@ -339,7 +339,7 @@ class SnapshotManager:
         self._end_build()
         self.problem = problem
         if repairs is not None and newest is not None and repairs != newest:
-            # It is not the newest, and nothing is built on it.
+            # The damaged snapshot is not the newest, and nothing is built on it.
             self._known.give_up(repairs)
         if not self._callbacks:
             pause_s = min(RETRY_MAX_S, RETRY_MIN_S * 2 ** min(self._failures, 10))
@@ -350,7 +350,7 @@ class SnapshotManager:
             self._copies.check(repairs, partial(self._read_again, repairs))
 
     def _read_again(self, snapshot: SnapshotId, problem: str) -> None:
-        """What a disk could not read once, and can read now, is not damaged."""
+        """Takes a snapshot that a disk could not read once, and can read now, for sound."""
         if problem or self._building is not None or snapshot not in self._known.damaged:
             return
         LOG.info("a snapshot is sound after all", end_offset=snapshot.end_offset)

@@ -1,4 +1,4 @@
-"""Which replicas copy which snapshot from here, how far they are, and whether what they get is sound.
+"""Copies of snapshots that replicas make from here: their progress, and the soundness of the files.
 
 Chunks are served as they lie on the disk, and no request says that a copy arrived damaged. But a replica that
 got a damaged one begins again: then the file is read and checked here, step by step between other reads.

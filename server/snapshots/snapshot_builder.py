@@ -84,7 +84,7 @@ class SnapshotBuilder:
         )
         self._base: SnapshotReader | None = None
         self._unsound: list[DamagedSnapshot] = []
-        """What might have been built on."""
+        """Snapshots that might have been built on."""
         self._log: LogRange | None = None
         self._writer: SnapshotWriter | None = None
         self._part: Path | None = None
@@ -291,7 +291,7 @@ class SnapshotBuilder:
         writer.write_batch(packer.take(writer.next_offset, epoch), count)
 
     def _progress(self) -> BuildProgress:
-        """What of the log was read and what of the snapshot was written, which may be as large as both."""
+        """Bytes read of the log and written of the snapshot, which may be as large as both."""
         log, base, writer = self._log, self._base, self._writer
         assert log is not None, "work has begun"
         base_bytes = base.size_bytes if base is not None else 0

@@ -188,7 +188,7 @@ def _end_request_received(
 
 
 class _Makers(NamedTuple):
-    """What a raft response is made of."""
+    """Constructors of the parts of a raft response."""
 
     response: Callable[..., Message]
     topic: Callable[..., Struct]
@@ -237,7 +237,7 @@ def election_response(
 
 
 def _plain_fields(reply: Reply, topic: TopicPartition) -> dict[str, int]:
-    """What the partition of every raft response holds."""
+    """Fields of the partition of every raft response."""
     return {
         "partition_index": topic.index,
         "error_code": error_code(reply.error),
@@ -333,7 +333,7 @@ def end_request(
 
 
 class _PartitionResponse(Protocol):
-    """What the partition of every raft response holds."""
+    """The partition of every raft response."""
 
     @property
     def partition_index(self) -> int: ...

@@ -101,7 +101,7 @@ def fetch_request_received(asked: FastFetch, reply_to: int) -> FetchRequestRecei
 
 @dataclass(slots=True)
 class _Known:
-    """What the responses of a version repeat, and who leads by it."""
+    """The part that the responses of a version repeat, and the leader by it."""
 
     leader_id: int | None
     epoch: int
@@ -182,7 +182,7 @@ class FetchResponseFrames:
 
 
 def _told_endpoint(reply: FetchReply, version: int, listener: str) -> FetchEndpoint | None:
-    """Where the leader is, in versions that say it."""
+    """Endpoint of the leader, in versions that have it."""
     leader_id = reply.leader_id
     if leader_id is None or version < NODE_ENDPOINTS_SINCE:
         return None

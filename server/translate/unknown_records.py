@@ -19,7 +19,7 @@ from quorumd.wire.varints import read_unsigned_varint
 
 FRAME_VERSION = 1
 _FEATURE_LEVEL: Final = b"\x01\x0c\x00"
-"""How a FeatureLevelRecord begins: frame version, type 12, version 0."""
+"""First bytes of a FeatureLevelRecord: frame version, type 12, version 0."""
 
 
 def unknown_records(data: bytes) -> Iterator[str]:

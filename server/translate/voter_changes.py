@@ -70,7 +70,7 @@ def _endpoints(
 
 
 def _waits_ms(asked_ms: int) -> int:
-    """How long a change waits for its turn and for what it needs: it holds a place of the queue."""
+    """Time in ms that a change waits for its turn and for what it needs: it holds a place of the queue."""
     return min(max(0, asked_ms), CHANGE_TIMEOUT_MAX_MS)
 
 
