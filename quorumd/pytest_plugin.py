@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quorumd.testing.shared_quorum import SharedQuorum
 
 _tests = 0
-"""How many had the fixture `quorum` so far."""
+"""Number of tests that had the fixture `quorum` so far."""
 
 
 @pytest.fixture(scope="session")

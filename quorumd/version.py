@@ -1,4 +1,4 @@
-"""Which quorumd this is: its version, and the commit that it was made from.
+"""Version of this quorumd, and the commit that it was made from.
 
 The version is written here and nowhere else: pyproject.toml reads it from this file, without importing it.
 """

@@ -266,7 +266,7 @@ class AppendJob:
                 if on_piece is not None:
                     on_piece()
         except click.ClickException as error:
-            # What is before a line that is none is appended all the same.
+            # Records before a line that is none are appended all the same.
             await producer.flush()
             raise click.ClickException(f"{error.message}. {self.acknowledged_text()}.") from None
         await producer.flush()

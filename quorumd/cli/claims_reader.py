@@ -97,7 +97,7 @@ class ClaimsReader:
             self._fs.close(handle)
 
     def _read_snapshot(self, files: list[LogFile], end_offset: int) -> None:
-        """What stands for the beginning of the log takes the place of what was read."""
+        """Puts the newest snapshot, if it goes further, in the place of what was read."""
         snapshots = [
             each
             for each in files

@@ -184,7 +184,7 @@ def replication_rows(description: QuorumDescription) -> list[tuple[str, ...]]:
 
 
 def _snapshot_cell(description: QuorumDescription, replica: ReplicaState) -> str:
-    """What the replica does with a snapshot, as far as the leader knows; empty if nothing."""
+    """Work of the replica on a snapshot, as far as the leader knows; empty if there is none."""
     copy, build = description.copy_of(replica), description.snapshot_build
     if copy is not None:
         return f"copying {int(copy.ratio * 100)} %"

@@ -126,7 +126,7 @@ def export_kafka(
 def _registered(
     export: KafkaExport, *, is_tls: bool
 ) -> tuple[tuple[Address, ...], list[BrokerOffset]]:
-    """Where the brokers of the copy can be asked, and those that cannot."""
+    """Addresses at which the brokers of the copy can be asked, and the brokers that cannot."""
     from quorumd.cli.broker_offsets import BrokerOffset
 
     addresses, unknown = [], []

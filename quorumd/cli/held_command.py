@@ -61,7 +61,7 @@ class HeldCommand:
         self._report, report = os.pipe()
         os.set_inheritable(go, True)
         os.set_inheritable(report, True)
-        # Where it is ignored, as whoever started us may have it, nobody is told how a command has ended.
+        # Our parent may have it ignored, and then no process learns how a command has ended.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         launcher = [
             sys.executable,
@@ -71,7 +71,7 @@ class HeldCommand:
             *map(str, (os.getpid(), go, report)),
         ]
         try:
-            # It inherits what we have inherited: what we have opened is closed for it.
+            # The command inherits our inherited descriptors: those that we opened are closed for it.
             self._process = subprocess.Popen([*launcher, *words], process_group=0, close_fds=False)
         except BaseException:
             os.close(self._go)

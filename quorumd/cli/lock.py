@@ -99,7 +99,7 @@ _Run = Callable[["QuorumClient", "SignalRelay"], Coroutine[Any, Any, int]]
 
 
 class _Held(NamedTuple):
-    """What a command runs under: `give_back` says whether it was held until then."""
+    """The lock of a command: `give_back` says whether it was held until then."""
 
     token: int
     lost: asyncio.Event

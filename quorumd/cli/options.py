@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BOOTSTRAP_VARIABLE = "QUORUM_BOOTSTRAP_SERVERS"
 COMMAND_CONFIG_VARIABLE = "QUORUM_COMMAND_CONFIG"
 _OF_SPARK = ("kafka.security.", "kafka.ssl.")
-"""How options of Spark's Kafka source begin that are settings of Kafka's clients."""
+"""Prefixes of the options of Spark's Kafka source that are settings of Kafka's clients."""
 PROGRAM = "quorumctl"
 """Its client id: nodes on this host have slots for it, however many clients there are."""
 TRACEBACK_VARIABLE = "QUORUMCTL_TRACEBACK"

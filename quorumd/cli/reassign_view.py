@@ -105,7 +105,7 @@ def shown_reassignment(is_json: bool) -> Iterator[OnChangeProgress]:
 
 
 class _Steps:
-    """How long ago the last step was."""
+    """The time since the last step."""
 
     def __init__(self) -> None:
         self._seen: object = None

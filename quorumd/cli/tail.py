@@ -191,7 +191,7 @@ async def _fetch(
         if not is_quiet:
             click.echo(outage_text(error), err=True)
         if isinstance(error, CertificateProblem):
-            # It comes at once.
+            # The error comes at once: without a pause it would fill the terminal.
             await asyncio.sleep(_OUTAGE_PAUSE_S)
         return None
 

@@ -26,7 +26,7 @@ class Terminal:
         self._handled = [n for n in STOPPING if signal.getsignal(n) is not signal.SIG_IGN]
         for number in self._handled:
             self._loop.add_signal_handler(number, self._on_stopped)
-        # Who blocks it may write in the background, and take the terminal; `listen` gets it nevertheless.
+        # A process that blocks it may write in the background, and take the terminal; `listen` gets it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
 
     @staticmethod

@@ -187,7 +187,7 @@ async def _voters_now(admin: QuorumAdmin) -> QuorumDescription | None:
 
 
 def _beside(key: ReplicaKey, quorum: QuorumDescription) -> str:
-    """What follows from another voter under the id of this one; empty if there is none."""
+    """Consequence of another voter under the id of this one; empty if there is none."""
     from quorumd.client.replicas import listed
 
     others = [it.key for it in quorum.voters if it.key.id == key.id and it.key != key]

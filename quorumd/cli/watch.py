@@ -112,7 +112,7 @@ def _show_present(view: KeyValueMap, keys: list[bytes], show: Callable[[KeyChang
 
 
 def _tell(event: LogEvent) -> None:
-    """What is no change of a key, on stderr."""
+    """Tells an event that is no change of a key, on stderr."""
     from quorumd.client.events import LeaderChanged, QuorumLost, QuorumRestored
 
     if isinstance(event, LeaderChanged):

@@ -160,7 +160,7 @@ class QuorumAdmin(BaseClient):
                 found = ReplicaState(key=ReplicaKey(replica_id, replica_uuid), log_end_offset=-1)
             if found in quorum.voters:
                 if replica_uuid is None and not fetches.seen(quorum, found):
-                    # It may have died a moment ago, and another one be meant, on a new disk.
+                    # The voter may have died a moment ago, and another one be meant, on a new disk.
                     raise ReplicaNotFound(goal, f"{found.key} has not fetched since this was asked")
                 return found
             return _reachable(goal, replace(found, endpoints=tuple(endpoints) or found.endpoints))
@@ -223,7 +223,7 @@ class QuorumAdmin(BaseClient):
             found = disk_replacement(quorum, goal, replica_id)
             is_alive = fetches.seen(quorum, found.new)
             if found.old is None and not is_alive:
-                # It may have died a moment ago, when its disk did.
+                # The voter may have died a moment ago, when its disk did.
                 raise ReplicaNotFound(goal, f"{found.new.key} has not fetched since this was asked")
             if not found.is_added:
                 _reachable(goal, found.new)
@@ -349,7 +349,7 @@ class QuorumAdmin(BaseClient):
             try:
                 reply = await self._changes.send_once(change, deadline)
             except ConnectionFailed:
-                # It may have handed over and stopped.
+                # The leader may have handed over and stopped.
                 pass
             else:
                 error = error_code(reply.code)

@@ -58,7 +58,7 @@ class ReadAgain(QuorumError):
 
 
 class _Changes(NamedTuple):
-    """What was found in a part of the log: the last record with one of the keys, and where our token is."""
+    """Findings in a part of the log: the last record with one of the keys, and the offset of our token."""
 
     conflict: tuple[bytes, int] | None = None
     own_offset: int | None = None
@@ -148,7 +148,7 @@ def _with_headers(
 
 
 def _refused_condition(failed: AppendFailed) -> str | None:
-    """What the leader says of a condition that is not met; None if it is something else."""
+    """Text of the leader about a condition that is not met; None if it is something else."""
     refusal = _refusal(failed, ErrorCode.INVALID_RECORD)
     if refusal is None:
         return None

@@ -128,7 +128,7 @@ class ClientConnection(asyncio.Protocol):
         return self._failed()
 
     def _silent_s(self) -> float:
-        """How long the server has sent nothing while a response was waited for."""
+        """Seconds in which the server has sent nothing while a response was waited for."""
         return self._loop.time() - self._silent_since_s
 
     def send(self, message: Message, version: int) -> SentRequest:

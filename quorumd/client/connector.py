@@ -61,7 +61,7 @@ class Connector:
             return await _dialled(self._names, address, self._client_id, timeout_s, protocol)
         except ConnectionFailed as error:
             if error.is_mute:
-                # What was sent may have been of the wrong kind: neither side can distinguish them.
+                # The bytes sent may have been of the wrong kind: neither side can distinguish them.
                 problem = await self._mistaken(address, min(timeout_s, _PROBE_S))
             else:
                 problem = error.problem
@@ -77,7 +77,7 @@ class Connector:
             self._keys.close()
 
     async def _protocol(self, address: Address) -> _ProtocolFactory:
-        """What the socket is given. Raises CertificateProblem."""
+        """Factory of the protocol for a socket. Raises CertificateProblem."""
         if self._keys is None:
             return lambda connection: connection
         from quorumd.security.tls_stream import TlsStream
@@ -90,7 +90,7 @@ class Connector:
         )
 
     async def _mistaken(self, address: Address, timeout_s: float) -> CertificateProblem | None:
-        """What is wrong if plaintext was sent where TLS is spoken, or the other way round."""
+        """The problem if plaintext was sent where TLS is spoken, or the other way round."""
         if self._keys is None:
             is_tls = await _speaks_tls(self._names, address, timeout_s)
             return CertificateProblem(SPEAKS_TLS) if is_tls else None
@@ -109,7 +109,7 @@ class _Keys:
 
     def __init__(self, tls: TlsConfig) -> None:
         self.stale = ""
-        """Why the files as they are now are not used; empty if they are."""
+        """The reason why the files as they are now are not used; empty if they are."""
         self._tls = tls
         self._handshakes = Handshakes()
         self._is_closed = False
@@ -272,7 +272,7 @@ def _why_not_connected(error: OSError) -> str:
 
 
 async def _speaks_tls(names: NameLookups, address: Address, timeout_s: float) -> bool:
-    """Whether a hello of TLS is answered. Nothing is verified, and nothing else sent."""
+    """True if a hello of TLS is answered. Nothing is verified, and nothing else sent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -110,7 +110,7 @@ class LeaderFinder:
         self._learnt: tuple[Address, ...] = ()
         self._connections: dict[Address, ClientConnection] = {}
         self._asked: set[Address] = set()
-        """Those whose connection was asked who leads, and leads to a node of the cluster."""
+        """Servers whose connection was asked who leads, and leads to a node of the cluster."""
         self._leader: Address | None = None
         self._epoch = -1
         self._failed: tuple[Address, int] | None = None
@@ -156,7 +156,7 @@ class LeaderFinder:
                     self.forget(address, self._reason(address, error, timeout_s))
                     barred.note(address, error.problem)
                 else:
-                    # What is made anew may lead to another cluster.
+                    # A connection that is made anew may lead to another cluster.
                     if address in self._asked or await self._ask(address, deadline):
                         self._leader = address
                         return connection
@@ -305,7 +305,7 @@ class LeaderFinder:
         return str(error) if known is None or timeout_s > _CONCLUSIVE_TIMEOUT_S else known
 
     def _is_stale(self, named: LeaderReply) -> bool:
-        """Whether it names the leader that failed, in no newer epoch."""
+        """True if the reply names the leader that failed, in no newer epoch."""
         if self._failed is None:
             return False
         address, epoch = self._failed
@@ -338,7 +338,7 @@ class _Barred:
 def _unfit(
     servers: Mapping[Address, QuorumError | CertificateProblem],
 ) -> QuorumError | CertificateProblem:
-    """What to raise if none of the servers will do."""
+    """The error to raise if none of the servers will do."""
     errors = list(servers.values())
     problems = [error for error in errors if isinstance(error, CertificateProblem)]
     if len(problems) < len(errors):
@@ -388,7 +388,7 @@ async def _by_describe_cluster(connection: ClientConnection, timeout_s: float) -
     if response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE:
         return LeaderReply(connection.address, -1, ())
     if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-        # It offers the request, and answers so until it has read the metadata version in its log.
+        # A controller offers the request, and answers so until it has read the metadata version in its log.
         raise RetriableError(
             f"does not say who leads as long as it does not know its log: {response.error_message}"
         )

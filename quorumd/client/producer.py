@@ -72,7 +72,7 @@ class _Batch:
         self.count = count
         self.sent: SentRequest | None = None
         self.times_sent = 0
-        """How often it may have reached a leader without a response that tells."""
+        """Number of times that it may have reached a leader without a response that tells."""
 
 
 class Producer:

@@ -24,7 +24,7 @@ UNPACKED_BYTES_MAX = 64 * 1024 * 1024
 RECORDS_AT_A_TIME = 2000
 """Behind so many other tasks have a turn."""
 _RECORD_BYTES = 300
-"""What a record costs in memory, besides its key and value."""
+"""Bytes that a record costs in memory, besides its key and value."""
 
 
 class FetchedBatch(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which replica an operator means, and whether the quorum keeps a majority after a change.
+"""Choice of the replica that an operator means, and the majority that a quorum keeps after a change.
 
 Rules on one description of the quorum; knows no socket. Source: KIP-856 (two storage ids under one id,
 disk failure recovery), KIP-642 (order of the steps of a reassignment).

@@ -74,7 +74,7 @@ class LogSubscription:
             if not self._has_begun and not self._waits_for_leader:
                 raise
             if isinstance(error, CertificateProblem):
-                # It comes at once, and certificates are made anew while a reader goes on.
+                # The error comes at once, and certificates are made anew while a reader goes on.
                 await asyncio.sleep(self._backoff.next_s())
             if self._is_lost:
                 return []

@@ -195,7 +195,7 @@ class KeyValueView:
 
     @property
     def problem(self) -> QuorumUnavailable | CertificateProblem | None:
-        """Why the view is not updated at the moment; None while it is."""
+        """The reason why the view is not updated at the moment; None while it is."""
         return self._problem
 
     def __len__(self) -> int:
@@ -265,7 +265,7 @@ class KeyValueView:
             timeout_ms=limit_ms,
         )
         transaction.offset = offsets[-1]
-        # It is committed, even if the view does not get there in time.
+        # The change is committed, even if the view does not get there in time.
         with suppress(QuorumError, CertificateProblem):
             await self.wait_for(offsets[-1], timeout_ms=deadline.remaining_ms())
 

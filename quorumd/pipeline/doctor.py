@@ -125,7 +125,7 @@ def _package(name: str) -> str:
 
 
 def _discovery() -> str:
-    """Whether Spark's look-up of modules named `pyspark_*` will get as far as ours."""
+    """Result of Spark's look-up of modules `pyspark_*`: our module, or a remark. Raises PipelineError."""
     for name in _lookup_modules():
         try:
             import_module(name)

@@ -40,7 +40,7 @@ class LoopThread:
             self._thread.start()
             self._loop = started.result()
         except BaseException:
-            # Who is interrupted here has nothing to close.
+            # A caller that is interrupted here has nothing to close.
             started.add_done_callback(
                 lambda begun: begun.result().call_soon_threadsafe(self._over.set)
             )
@@ -58,7 +58,7 @@ class LoopThread:
         try:
             is_first = self._end(last)
         except BaseException:
-            # Who is interrupted here does not close it again.
+            # A caller that is interrupted here does not close it again.
             self._end(last)
             raise
         if is_first:
@@ -182,7 +182,7 @@ class LoopThread:
 
 
 class _InterpreterEnds(RuntimeError):
-    """It runs `finally`, `with` and `__del__` of what is left, and no other thread any more."""
+    """The interpreter runs `finally`, `with` and `__del__` of what is left, and no other thread any more."""
 
 
 class _Call(Generic[T]):

@@ -65,7 +65,7 @@ class KeyValueView(EnteredInLoop):
 
     @property
     def problem(self) -> QuorumUnavailable | CertificateProblem | None:
-        """Why the view is not updated at the moment; None while it is."""
+        """The reason why the view is not updated at the moment; None while it is."""
         return self._inner.problem
 
     def __len__(self) -> int:

@@ -25,7 +25,7 @@ CHECK_S = 0.01
 _CLIENT_ID_AT = 14
 """In a request, behind the lengths of the request and of the client id, and three numbers."""
 _NODES_CLIENT_ID = re.compile(rb"raft-client-(\d+)")
-"""How nodes call themselves to each other, as Kafka's do."""
+"""Client id of nodes for each other, as Kafka's have it."""
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER of a connection that is reset when it is closed."""
 
@@ -163,7 +163,7 @@ async def _until_up(node: LinkedNode) -> None:
 
 
 async def _is_up(node: LinkedNode) -> bool:
-    """Whether a process listens at the node's own port."""
+    """True if a process listens at the node's own port."""
     with socket.socket() as probe:
         probe.setblocking(False)
         try:

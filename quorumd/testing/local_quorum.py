@@ -38,9 +38,9 @@ class _Node:
     node: int
     folder: Path
     own_port: int
-    """Where it listens for other nodes."""
+    """Port at which it listens for other nodes."""
     link_port: int
-    """Where they connect to."""
+    """Port to which they connect."""
     client_port: int
     http_port: int
     pid: int | None = None
@@ -382,7 +382,7 @@ class LocalQuorum:
     def _wait_for(
         self, probe: Callable[[], T | None], what: str, *, may_end: int | None = None
     ) -> T:
-        """What `probe` returns as soon as it is truthy."""
+        """Result of `probe` as soon as that is truthy."""
         self._require_running()
         deadline = time.monotonic() + self._timeout_s
         while True:

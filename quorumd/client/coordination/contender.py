@@ -199,7 +199,7 @@ class Contender:
         if self.holds(now_s):
             return None
         if self.is_replaced:
-            # It was acquired too late for that to be known, and is gone again.
+            # The name was acquired too late for that to be known, and is gone again.
             self.token = self.offset = -1
             self.is_replaced = False
             self.held_until_s = self._renewed_s = _NEVER

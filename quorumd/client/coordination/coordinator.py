@@ -80,7 +80,7 @@ class Coordinator:
 
     @property
     def problem(self) -> QuorumUnavailable | CertificateProblem | None:
-        """Why no leader is reached at the moment, as far as the reader knows."""
+        """The reason why no leader is reached at the moment, as far as the reader knows."""
         return self._problem
 
     @property
@@ -190,14 +190,14 @@ class Coordinator:
             self._end(error)
 
     def _min_bytes(self) -> int:
-        """How much is to be new before this client needs to know: more where all that it wants is a place in
+        """Bytes that must be new before this client needs to know: more where all that it wants is a place in
         queues, and others are before it. What adds less delays it by half a second at the most."""
         if self._watchers or self._reached or not 0 < len(self._places) <= PATIENT_CLAIMS_MAX:
             return 1
         return max(1, min(self._bytes_before(*each) for each in self._places.items()))
 
     def _bytes_before(self, claim: str, place: Place) -> int:
-        """What is added until a claim is near its turn."""
+        """Bytes that are added until a claim is near its turn."""
         keys_bytes = len(place.key) + len(Place(place.kind, place.name, claim).key)
         ahead = self.contest(place).ahead_of(claim)
         return sum(len(seen.value) + keys_bytes + TURN_OVERHEAD_BYTES for seen in ahead[:-NEAR])

@@ -78,7 +78,7 @@ class Tenure:
         self._is_left = False
         self._leaving = asyncio.Lock()
         self._unwritten: QuorumUnavailable | CertificateProblem | None = None
-        """Why its last write reached no leader; None if that reached one."""
+        """The reason why its last write reached no leader; None if that reached one."""
 
     @property
     def token(self) -> int:
@@ -148,7 +148,7 @@ class Tenure:
 
     @property
     def _outage(self) -> QuorumUnavailable | CertificateProblem | None:
-        """Why no leader is reached at the moment."""
+        """The reason why no leader is reached at the moment."""
         return self._unwritten or self._coordinator.problem
 
     async def _has_in_time(self, until_s: float | None, *, queues: bool) -> bool:
@@ -158,7 +158,7 @@ class Tenure:
         except TimeoutError:
             if queues:
                 return False
-        # Whether a leader answers, the write that is under way tells.
+        # The write that is under way tells if a leader answers.
         await self._written()
         if (outage := self._outage) is not None:
             raise outage

@@ -48,7 +48,7 @@ class Termination:
         self._guarded[held] = (asyncio.get_running_loop(), asyncio.current_task())
 
     def unguard(self, held: Releasable) -> None:
-        """It is given back."""
+        """Forgets a lock that was given back."""
         if self._guarded.pop(held, None) is None or self._guarded:
             return
         if self._is_ending:
@@ -57,7 +57,7 @@ class Termination:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _forget(self) -> None:
-        """What a parent holds is its own to give back, in loops that do not run in its child."""
+        """Forgets a parent's locks in its child: the parent gives them back, in its own loops."""
         self._pid = os.getpid()
         self._guarded.clear()
         self._is_ending = False
@@ -66,7 +66,7 @@ class Termination:
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         if self._pid != os.getpid():
-            # It has come before the end of the fork.
+            # The signal has come before the end of the fork.
             self._forget()
         self._is_ending = True
         # The next one ends the process at once.

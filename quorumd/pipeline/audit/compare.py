@@ -153,7 +153,7 @@ def _sound_batches(parts: Sequence[LoadedBatches]) -> list[BatchFingerprint]:
 
 
 def _regions(task: RangeTask, sound: dict[int, list[BatchFingerprint]]) -> list[tuple[int, int]]:
-    """Where not all replicas whose log has these offsets have the same batch."""
+    """Ranges in which not all replicas whose log has these offsets have the same batch."""
     holders: dict[BatchFingerprint, int] = defaultdict(int)
     for batches in sound.values():
         for batch in batches:
@@ -188,7 +188,7 @@ def _uniform_ranges(
 def _within(
     batches: Sequence[BatchFingerprint], start: int, end: int
 ) -> Sequence[BatchFingerprint]:
-    """Those with any of these offsets; `batches` ascend."""
+    """Batches with any of these offsets; `batches` ascend."""
     first = bisect_right(batches, start, key=itemgetter(1))
     return batches[first : bisect_left(batches, end, first, key=itemgetter(0))]
 

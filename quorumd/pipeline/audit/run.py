@@ -242,7 +242,7 @@ _CAUSES = {
 
 
 def _has_cause(each: AuditFinding, others: Sequence[AuditFinding]) -> bool:
-    """It is only there because of another one: an epoch or an offset that was changed."""
+    """True if the finding is only there because of another: an epoch or an offset that was changed."""
     cause = _CAUSES.get(each.kind)
     return cause is not None and any(
         other.kind is cause and set(each.replicas) <= set(other.replicas) and _meets(each, other)

@@ -107,7 +107,7 @@ def scan_replica(
 def _scan_once(
     fs: FileSystem, number: int, label: str, replica: Replica, range_bytes: int
 ) -> ScannedReplica:
-    # What is committed is read before the log, which may grow; the newest epoch afterwards.
+    # The committed offset is read before the log, which may grow; the newest epoch afterwards.
     found = ScannedReplica(label, replica)
     before = _state(fs, found)
     found.applied_offset = before.applied_offset if before else 0

@@ -307,7 +307,7 @@ def _state_of_log(task: SnapshotTask, seen: SnapshotResult) -> KeyDigests | None
                     else:
                         state.pop(b"k" + key, None)
     except (DamagedBatch, StorageError):
-        # What is wrong there is found by its own range or snapshot.
+        # Damage there is found by its own range or snapshot.
         return None
     return state if epoch == task.epoch or task.is_committed else None
 

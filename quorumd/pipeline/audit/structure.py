@@ -166,7 +166,7 @@ def _is_whole_batch(plan: FilePlan, last: ContiguousBatches) -> bool:
 
 
 def _following(next_base: int | None, last: ContiguousBatches) -> int:
-    """Where the next segment begins; one past the end if there is none."""
+    """First offset of the next segment; one past the end if there is none."""
     return last.end_offset + 1 if next_base is None else next_base
 
 

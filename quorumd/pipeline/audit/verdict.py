@@ -1,4 +1,4 @@
-"""Which replica is wrong: differences of all ranges put together, and held against the rules of Raft.
+"""Verdict on the replicas: differences of all ranges put together, and held against the rules of Raft.
 
 Two logs that have the same offset with the same epoch are the same up to there (log matching). So other
 contents under the same epoch are damage wherever they are, and so are different epochs if the logs agree
@@ -152,7 +152,7 @@ def _known_committed(found: ScannedReplica, starts: Sequence[EpochChange]) -> in
         if _holds(found, starts, snapshot.end_offset, snapshot.epoch):
             bound = max(bound, snapshot.end_offset)
         elif snapshot is found.replica.snapshots[-1]:
-            # It was copied, and takes the place of the whole log at the next start.
+            # The snapshot was copied, and takes the place of the whole log at the next start.
             return 0
     return bound
 

@@ -50,7 +50,7 @@ def _batches_since(segment: LogSegment, timestamp_ms: int) -> Iterator[tuple[byt
 
 
 def _newest_ms(segment: LogSegment) -> int:
-    """What the time index of a closed segment ends with; far in the future if it is of no use."""
+    """Last time in the time index of a closed segment; far in the future if it is of no use."""
     unknown = (1 << 63) - 1
     if segment.next_base is None:
         return unknown

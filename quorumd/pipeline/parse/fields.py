@@ -42,7 +42,7 @@ class RecordHeaders:
 
     @property
     def rows(self) -> Int64s:
-        """Which record each header is of."""
+        """Index of the record of each header."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     def select(self, which: Bools) -> RecordHeaders:

@@ -36,5 +36,5 @@ class DamagedBatch(ValueError):
         self.position = position
 
     def __reduce__(self) -> tuple[type[DamagedBatch], tuple[str, int | None, str | None, int]]:
-        # It goes from an executor to the driver by pickle.
+        # The error goes from an executor to the driver by pickle.
         return type(self), (self.what, self.offset, self.file, self.position)

@@ -87,7 +87,7 @@ def _walk_together(
     advances = _advances()
     pairs = pairs_of(data)
     last_pair = len(pairs) - 1
-    # How many of the batches, which descend by count, have a record k.
+    # Number of the batches, which descend by count, that have a record k.
     widths = np.searchsorted(-count_of, -np.arange(steps), side="left").tolist()
     for step, width in enumerate(widths):
         places = place_of[:width]
@@ -113,7 +113,7 @@ def _advances() -> npt.NDArray[np.int16]:
 
 
 def _walk_one(payload: bytes, count: int) -> tuple[list[int], str]:
-    """Where the records of one payload begin, and what is wrong with it, if anything."""
+    """Positions of the records of one payload, and its fault, if there is one."""
     places = []
     at = 0
     end = len(payload)

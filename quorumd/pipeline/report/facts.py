@@ -144,7 +144,7 @@ def _bucketed(seconds: Counter[int]) -> AppendRate:
 
 
 def _changes(folder: Path) -> Counter[str]:
-    """How many records created, updated and deleted a key."""
+    """Numbers of records that created, updated and deleted a key."""
     found: Counter[str] = Counter()
     for path in table_files(folder, "key_history"):
         for each in pc.value_counts(pq.read_table(path, columns=["change"])["change"]).to_pylist():

@@ -140,7 +140,7 @@ def _downloaded(quorum: SyncQuorum, wanted: SnapshotId, options: Options) -> Ite
 
 
 def _without_position(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Where a batch is in a Fetch response means nothing, and differs from one to the next."""
+    """The rows without the place of their batch in a Fetch response, which differs from one to the next."""
     at = rows.schema.get_field_index("position")
     field = rows.schema.field(at)
     return rows.set_column(at, field, pa.nulls(rows.num_rows, field.type))

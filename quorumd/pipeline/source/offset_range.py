@@ -1,4 +1,4 @@
-"""Which offsets of a log can be read, and which of them a query reads. No socket, no file, no Spark.
+"""Offsets of a log that can be read, and those that a query reads. No socket, no file, no Spark.
 
 A log may begin above offset 0: what stood before is deleted then, and the newest snapshot holds what is
 left of it, each record with the offset that it had. So a range below the log's start is read from the

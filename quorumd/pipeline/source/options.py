@@ -151,7 +151,7 @@ def _security(given: Mapping[str, str]) -> Security | None:
         return None
     pairs = {name.removeprefix(KAFKA_PREFIX): text for name, text in given.items()}
     if "ssl.keystore.key" in pairs:
-        # It hides those alone whose names speak of a password, a secret or a token.
+        # Spark hides those options alone whose names speak of a password, a secret or a token.
         raise BadOption(
             f"{KAFKA_PREFIX}ssl.keystore.key would be shown in Spark's plans: write the key and its "
             f"certificate to a file, and name that in {KAFKA_PREFIX}ssl.keystore.location"

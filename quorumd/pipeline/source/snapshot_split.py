@@ -79,7 +79,7 @@ def first_in_both(
 
 
 def _has_offset_headers(path: Path) -> bool:
-    """Whether the records of this snapshot say which offsets they had: Kafka's don't."""
+    """True if the records of this snapshot say which offsets they had: Kafka's don't."""
     for batch in LogFile(path).batches():
         if not batch.header.is_control:
             headers = next(iter_records(batch.data)).headers

@@ -83,7 +83,7 @@ class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             end = min(end, self._target)
         if isinstance(limit, ReadMaxRows):
-            # What a snapshot holds is read at once: its rows are not counted by offsets.
+            # The contents of a snapshot are read at once: its rows are not counted by offsets.
             states = [below for _, _, below in start.get("state", {}).values()]
             end = min(end, max([start["offset"], *states]) + limit.max_rows)
         return {"offset": end} if end > start["offset"] else start
@@ -126,7 +126,7 @@ class QuorumdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_view": None}
 
     def _range(self, bounds: LogBounds, start: Offset, end: int) -> OffsetRange:
-        """What to read of one log; the same as last time if it is asked for again."""
+        """Range to read of one log; the same as last time if it is asked for again."""
         strict = self._options.fail_on_data_loss
         if end > bounds.end and strict:
             raise DataLost(f"offsets below {end} were there before, but {bounds}. {LESS_STRICT}")

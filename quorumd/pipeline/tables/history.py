@@ -91,7 +91,7 @@ def voters_after(changes: Sequence[TableRow]) -> Voters:
 
 
 def _changes(before: Sequence[TableRow], row: ControlRow, after: Voters) -> list[TableRow]:
-    """What makes one voter set the other: removals, then the rest, each by id."""
+    """Changes from one voter set to the other: removals, then the rest, each by id."""
     named = {key: (key[1], endpoints) for key, endpoints in after.items()}
     known = {key: (key[1], endpoints) for key, endpoints in voters_after(before).items()}
     for key in after:
@@ -161,7 +161,7 @@ def _configured(record: LeaderChange) -> Voters:
 
 
 def _is_in_log(changes: Sequence[TableRow]) -> bool:
-    """Whether the voter set is in the log: only then are there endpoints."""
+    """True if the voter set is in the log: only then are there endpoints."""
     return any(row["endpoints"] is not None for row in changes)
 
 

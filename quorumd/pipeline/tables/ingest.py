@@ -121,7 +121,7 @@ class StreamingIngest:
         return _may_pass(text, failures)
 
     def _start(self) -> StreamingQuery:
-        # What was read is known by the manifests alone, so every start has a checkpoint of its own.
+        # The manifests alone record the offsets read, so every start has a checkpoint of its own.
         end = self._output.end_offset
         options = self._origin.options_from(end)
         least = 0 if end else first_batch_offsets(self._origin)
@@ -157,7 +157,7 @@ class StreamingIngest:
 
 
 def _may_pass(text: str, failures: Counter[str]) -> bool:
-    """Whether a restart may help; counts failures."""
+    """True if a restart may help; counts failures."""
     for mark, tries in _TRIES.items():
         if mark in text:
             failures[mark] += 1

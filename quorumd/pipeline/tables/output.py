@@ -202,7 +202,7 @@ def _named(folder: Path, chain: str) -> Iterator[DataFile]:
 
 
 def _outdated(folder: Path, chain: str, before_s: float) -> list[Path]:
-    """What was replaced before that time: data files, then the manifests that name them, oldest first."""
+    """Files replaced before that time: data files, then the manifests that name them, oldest first."""
     found: list[Path] = []
     now: dict[str, set[str]] = {}
     for manifest in _all(folder, chain):

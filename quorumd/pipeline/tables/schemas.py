@@ -106,6 +106,6 @@ CHAIN_OF: Final = {
     "state": "state",
     "key_history": "state",
 }
-"""Which manifests name a table's files."""
+"""Chain of the manifests that name a table's files."""
 APPENDED: Final = ("records", "key_history")
 """Tables to which every manifest adds files; of the others it names all."""

@@ -75,7 +75,7 @@ class _StateMessage(WriterCommitMessage):
 
 
 class _LogFiles:
-    """What the writers of a batch and of a stream have in common."""
+    """The common part of the writers of a batch and of a stream."""
 
     def __init__(self, folder: Path, token: str, origin: dict[str, str]) -> None:
         self._folder = folder
@@ -140,7 +140,7 @@ def write_log(folder: Path, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
 
 
 def _offsets_of(empty: pa.RecordBatch) -> int:
-    """How many offsets the rows of batches without records stand for."""
+    """Number of offsets that the rows of batches without records stand for."""
     counts = pc.subtract(empty.column("offset"), empty.column("batch_base_offset"))
     return int(pc.sum(counts, min_count=0).as_py()) + len(empty)
 
