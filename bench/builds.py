@@ -53,7 +53,7 @@ def build(where: str = "") -> Iterator[Build]:
         yield _of_tree(path.resolve(), where)
     elif path.is_file():
         python = str(path.absolute())
-        # What the caller's PYTHONPATH has would come before what is installed there.
+        # Modules of the caller's PYTHONPATH would come before those that are installed there.
         built = _described(where, python, "quorumd.server.main", {"PYTHONPATH": ""})
         commit = _output([python, "-c", _REVISION], built.environ, where)
         yield built._replace(name=where if commit == "unknown" else _short(commit))

@@ -19,7 +19,7 @@ NOTES_MAX = 1 << 20
 
 
 class What(IntEnum):
-    """Which kind of system call."""
+    """Kind of system call."""
 
     READ = 1
     SEND = 2

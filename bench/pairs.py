@@ -86,7 +86,7 @@ class Processes(Protocol):
 
 @contextmanager
 def paused(nodes: Processes) -> Iterator[None]:
-    """They do nothing but in samples."""
+    """Stops the nodes but in samples."""
     _signal(nodes, signal.SIGSTOP)
     try:
         yield

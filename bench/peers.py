@@ -114,12 +114,12 @@ def zookeeper_cluster(jars: Path, parent: Path | None = None) -> Iterator[Peer]:
 
 
 def etcd_missing(etcd: str | None) -> str:
-    """Why etcd is not measured; empty if it can be."""
+    """The reason why etcd is not measured; empty if it can be."""
     return "" if etcd else "etcd is not installed (https://etcd.io/docs/latest/install; --etcd DIR)"
 
 
 def zookeeper_missing(jars: Path | None) -> str:
-    """Why ZooKeeper is not measured; empty if it can be."""
+    """The reason why ZooKeeper is not measured; empty if it can be."""
     if jars is None:
         return "--zookeeper DIR names its jars (apt-get install libzookeeper-java: /usr/share/java)"
     if not list(jars.glob("zookeeper*.jar")):

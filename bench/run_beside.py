@@ -155,7 +155,7 @@ def _nghttp2_missing() -> str:
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    """Which clusters there are, and what is kept."""
+    """Options that choose the clusters, and the file to keep."""
     parser.add_argument(
         "--build", action="append", help="a commit, folder or Python; default: this tree"
     )

@@ -70,7 +70,7 @@ def _cell(quorum: Quorum, folder: Path, clients: int, seconds: float) -> dict[st
 
 
 def _counts(folder: Path, pid: int) -> Counts:
-    """What the process has executed so far; it writes that down when it is asked."""
+    """Calls of the process so far, which it writes down when it is asked."""
     written = folder / f"{pid}.json"
     os.kill(pid, signal.SIGUSR2)
     deadline = time.monotonic() + START_TIMEOUT_S

@@ -169,7 +169,7 @@ def _run(
 
 
 def _syncs(quorum: Quorum, indexes: Sequence[int]) -> float:
-    """How often these nodes have synced their logs, all together."""
+    """Number of syncs of the logs of these nodes, all together."""
     found = 0.0
     for index in indexes:
         match = _SYNCS.search(_metrics(quorum, index))

@@ -85,7 +85,7 @@ class Scale:
                 self._note(f"{size} voters", self._load(quorum), before)
 
     def follower_behind(self) -> None:
-        """It was down while so many records came; then it catches up under load."""
+        """A follower that was down while so many records came, and catches up under load."""
         records = self._args.missed_records
         with self._quorum() as quorum:
             leader = leader_of(quorum)

@@ -65,7 +65,7 @@ class Hosts(ABC):
         raise AssertionError("the caller has asked can_cut")
 
     def mend(self, source: int, target: int) -> None:
-        """They arrive again. Only where `can_cut`."""
+        """Lets packets from `source` arrive at `target` again. Only where `can_cut`."""
         raise AssertionError("the caller has asked can_cut")
 
     @property

@@ -104,7 +104,7 @@ def check_run(histories: Sequence[Path], replicas: Sequence[Path]) -> Verdict:
 
 
 def _seen_below(offset: int, clients: Iterable[_Client]) -> dict[int, Batch]:
-    """What readers got from below this offset."""
+    """Batches that readers got from below this offset."""
     read = (batch for client in clients for _, _, batches in client.reads for batch in batches)
     seen: dict[int, Batch] = {}
     for batch in read:

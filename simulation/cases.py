@@ -1,4 +1,4 @@
-"""Which cases of fault, role and message can occur, so that those that never have can be listed.
+"""Cases of fault, role and message that can occur, so that those that never have can be listed.
 
 What a case means depends on the fault. One that hits messages or links counts the role of the sender
 and the message that was hit: all that a process of that role sends. One that hits a machine counts
@@ -59,7 +59,7 @@ _SENDS: Mapping[str, frozenset[Role]] = {
     "Consumer fetch response": _ALL,
     **{f"{change} response": _ALL for change in _CHANGES},
 }
-"""Which roles send a message; a node that does not lead responds with a refusal."""
+"""Roles that send a message; a node that does not lead responds with a refusal."""
 _MAY_HAVE_GOT: Mapping[str, frozenset[Role]] = {
     "start": _ALL - {Role.CANDIDATE},
     "Vote": _ALL,
@@ -81,7 +81,7 @@ _MAY_HAVE_GOT: Mapping[str, frozenset[Role]] = {
     "Consumer fetch": _ALL,
     **dict.fromkeys(_CHANGES, _ALL),
 }
-"""Which roles may have got a message last; it may just have given the node this role."""
+"""Roles that may have got a message last; it may just have given the node this role."""
 
 
 _ALWAYS = ("NONE", "NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT")

@@ -1,4 +1,4 @@
-"""Which fault has met which role and which message, how often, and which never has."""
+"""Numbers of faults by the role and the message that they met, and those that never occurred."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _draw_hostile(random: Random, settings: Settings, only: Collection[str] | No
 
 
 def _draw_limits(random: Random, settings: Settings) -> Settings:
-    """How many clients ask for offsets, how many batches are under way, and limits that are reached soon."""
+    """Draws numbers of clients that ask for offsets, of batches under way, and limits that are hit soon."""
     ages_ms = [None, None, 0, 1_000, 3_000]
     age_ms = random.choice(ages_ms)
     return replace(
@@ -98,7 +98,7 @@ def _draw_faults(random: Random, chaos_us: int, only: Collection[str] | None) ->
 
 
 def _draw_firewalls(random: Random, chaos_us: int, only: Collection[str] | None) -> dict[str, int]:
-    """They stay until all faults stop, and others hardly matter behind them: seldom, and once or twice."""
+    """Firewalls stay until all faults stop, and others hardly matter behind one: seldom, once or twice."""
     return _draw_acts(random, [FIREWALLS], random.random() < 0.1, chaos_us, [1, 2], only)
 
 
@@ -132,7 +132,7 @@ def _draw_membership(random: Random, settings: Settings, only: Collection[str] |
     twin = random.choice(twins) if has_twin else None
     movers = tuple(sorted(random.sample(nodes, min(2, len(nodes)))))
     if is_dynamic:
-        # How long a replica is silent matters: time for more than one round of it.
+        # The time that a replica is silent matters: time for more than one round of it.
         settings = replace(
             settings,
             fetch_timeout_ms=random.choice([100, 100, 200, 200, 500, 1000]),

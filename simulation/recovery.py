@@ -122,7 +122,7 @@ def is_well(chaos: Chaos) -> bool:
 
 
 def _membership_problem(chaos: Chaos, leader: RaftNode) -> str:
-    """What is not as it was wanted; empty if nothing."""
+    """Difference of the membership from what was wanted; empty if there is none."""
     target = leader.core.electorate.entry.record.target
     if target is not None:
         return f"a reassignment to {target} is under way"

@@ -171,7 +171,7 @@ class _Stopped(BaseException):
 
 
 class _Signals:
-    """What ends a run from outside. It is noted here, for the daemon's code turns what is raised in
+    """The end of a run from outside. It is noted here, for the daemon's code turns what is raised in
     its midst into a failure of its own.
     """
 

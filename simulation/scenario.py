@@ -145,19 +145,19 @@ class Scenario:
             machine.start()
 
     def kill(self, machine: Machine) -> None:
-        """It does not come back by itself."""
+        """Kills a machine's process; it does not come back by itself."""
         self.record(machine, "crashes")
         machine.is_wanted = False
         machine.end_process("kill -9")
 
     def resign(self, machine: Machine) -> None:
-        """It is about to shut down: a leader hands over."""
+        """Tells a process that it is about to shut down: a leader hands over."""
         process = machine.process
         assert process is not None, f"{machine.host} runs"
         process.run(process.partition.resign)
 
     def isolate(self, machine: Machine) -> None:
-        """It reaches no other one, and no other one reaches it."""
+        """Cuts a machine off: it reaches no other one, and no other one reaches it."""
         here, others = [machine.host], [other.host for other in self.others(machine)]
         self.env.network.cut(here, others, CUT)
         self.env.network.cut(others, here, CUT)

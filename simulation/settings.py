@@ -116,7 +116,7 @@ class Settings:
         )
 
     def _bootstrap_servers(self, node_id: int) -> tuple[Address, ...]:
-        """Where a quorum without quorum.voters is found: also where its nodes may be later."""
+        """Servers at which a quorum without quorum.voters is found: also where its nodes may be later."""
         if not self.is_dynamic:
             return () if node_id <= self.voters else (Address("node1", PORT),)
         hosts = [site.host for site in self.sites]

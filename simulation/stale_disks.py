@@ -73,7 +73,7 @@ def start_from_stale_disk(chaos: Chaos, copies: dict[str, DiskCopy]) -> None:
         return
     victim = random.choice(others)
     copy = copies[victim.host]
-    # What was synced a moment ago, and not acknowledged yet, cannot be missed.
+    # Records synced a moment ago, and not acknowledged yet, cannot be missed.
     acknowledged = _acknowledged(leader, victim.replica.key)
     if copy.end_offset >= acknowledged or copy.key != victim.replica.key:
         return

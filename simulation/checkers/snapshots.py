@@ -58,7 +58,7 @@ class Snapshots(Checker):
             )
 
     def _check_contents(self, where: str, end_offset: int, data: bytes) -> None:
-        """It has all its parts, and what the log makes below its end."""
+        """The snapshot has all its parts, and what the log makes below its end."""
         batches = [data[at : at + header.size_bytes] for at, header in scan(data)]
         if sum(map(len, batches)) != len(data):
             raise self.fail(f"{where} ends in the midst of a batch")
@@ -92,7 +92,7 @@ class Snapshots(Checker):
                 raise self.fail(f"{where} has {one}, the log {record} at {offset}")
 
     def _state_below(self, end_offset: int) -> State:
-        """What the committed batches below make: most snapshots end behind the one before them."""
+        """State that the committed batches below make: most snapshots end behind the one before them."""
         batches = self.facts.committed_below(end_offset)
         if len(batches) < self.taken:
             self.state, self.taken = {}, 0

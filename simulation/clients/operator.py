@@ -55,7 +55,7 @@ _FULFILLED = {
     VoterChangeKind.ADD: ErrorCode.DUPLICATE_VOTER,
     VoterChangeKind.REMOVE: ErrorCode.VOTER_NOT_FOUND,
 }
-"""It is so already: perhaps an earlier response was lost."""
+"""Errors which say that the change is made already: perhaps an earlier response was lost."""
 _ONLY = "is the only voter"
 _LATER = frozenset(
     {

@@ -30,11 +30,11 @@ class Pipeline:
         self._sent = 0
         self._received = 0
         self._early: dict[int, Callback] = {}
-        """What has overtaken an earlier request, which is waited for."""
+        """Requests that have overtaken an earlier one, which is waited for."""
         self._process: NodeProcess | None = None
         self._awaited: set[int] = set()
         self._responses: dict[int, Callback] = {}
-        """Those that have overtaken the response to an earlier request: a server responds in order."""
+        """Responses that have overtaken that to an earlier request: a server responds in order."""
 
     def close(self) -> None:
         """Nothing is heard of it any more; what is under way may arrive all the same."""

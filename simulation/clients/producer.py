@@ -189,7 +189,7 @@ class Producer(Client):
         )
 
     def _send_zombie(self) -> None:
-        """What is of an old epoch, from another process, on another connection."""
+        """Sends a batch of an old epoch, from another process, on another connection."""
         batch, self._zombie = self._zombie, None
         if batch is None:
             return

@@ -63,7 +63,7 @@ class Reader(Client):
         if found.error_code != ErrorCode.NONE:
             if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self.env.observer.on_out_of_range(self.name, served, self.offset)
-                # What it would have read is behind a snapshot now; or this node knows less yet.
+                # The records it would have read are behind a snapshot now; or this node knows less yet.
                 self.offset = max(self.offset, served.left.start_offset)
                 self.last_epoch = -1
             self.change_target(found.current_leader.leader_id)

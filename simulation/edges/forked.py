@@ -17,11 +17,11 @@ MEMORY_BYTES = 2 << 30
 
 
 class ChildStopped(Exception):
-    """It took too long, or died."""
+    """The child took too long, or died."""
 
 
 class ChildFailed(Exception):
-    """It raised what it must not; the message is its traceback."""
+    """The child raised what it must not; the message is its traceback."""
 
 
 def in_child(act: Callable[[], Any], cpu_s: float, wall_s: float) -> Any:

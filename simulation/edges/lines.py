@@ -1,4 +1,4 @@
-"""Which lines of some files are executed: once for each test and each seed, so that a mutant is tried only by
+"""Lines of some files that each test and each seed executes, so that a mutant is tried only by
 those that come past it."""
 
 from __future__ import annotations

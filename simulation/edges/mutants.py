@@ -154,7 +154,7 @@ def _edits(tree: ast.Module) -> Iterator[tuple[str, ast.stmt, int, _Edit]]:
 
 
 def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Those of the module and of its classes; functions inside of functions belong to these."""
+    """Functions of the module and of its classes; functions inside of functions belong to these."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _FUNCTIONS):
             if not any(

@@ -280,7 +280,7 @@ class Trials:
         outcome.runs, outcome.differed, outcome.seed, outcome.violated = counted
 
     def _tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that come past it: what caught the last mutants first, then the quickest."""
+        """Tests that come past it: those that caught the last mutants first, then the quickest."""
         passing = [
             (test.seconds, name) for name, test in self._tests.items() if test.comes_past(mutant)
         ]
@@ -296,7 +296,7 @@ class Trials:
     def _simulate(
         self, seeds: list[int], *, until_different: bool
     ) -> tuple[int, int, int | None, str]:
-        """How many runs, how many went otherwise, and the first that violates something."""
+        """Number of runs, of those that went otherwise, and the first that violates something."""
         differed = 0
         for count, seed in enumerate(seeds, 1):
             known = self._runs[seed]
@@ -324,7 +324,7 @@ def _digest(run: Run) -> str:
 
 
 def _helpers_of_tests(tests: Iterable[Path]) -> list[Path]:
-    """What tests import from: the other modules of their folders, and the support of all."""
+    """Modules that tests import from: the others of their folders, and the support of all."""
     folders = [*sorted({path.parent for path in tests}), ROOT / "tests" / "support"]
     found = [path for folder in folders for path in sorted(folder.glob("*.py"))]
     return [path for path in found if not path.name.startswith("test_")]

@@ -47,7 +47,7 @@ STALE_REPLIES = 100
 def _fates(
     kept: str = "", derived: str = "", constant: str = "", time: str = "", unread: str = ""
 ) -> dict[str, str]:
-    """What becomes of each field of a part; names are separated by spaces.
+    """Fate of each field of a part; names are separated by spaces.
 
     Time: only delays follow from the field, and every delay is explored. Unread: within the scope no rule
     reads it.
@@ -137,7 +137,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
 
 
 class Traffic(NamedTuple):
-    """Which messages are explored, and which are replaced by something that allows more, or left out.
+    """Messages that are explored; others are replaced by something that allows more, or left out.
 
     Without `pre_votes` every replica that asks for them is granted them at once: it may campaign whenever
     its timer runs out; and a replica that asks a leader or candidate for confirmation gets it at once.
@@ -232,7 +232,7 @@ def _freeze_unconfirmed_end(core: Core, labels: Labels) -> Place | None:
 
 
 def _check_constants(core: Core, labels: Labels, records: Records) -> None:
-    """What the value leaves out is as `thaw` will make it again."""
+    """Parts that the value leaves out are as `thaw` will make them again."""
     log = core.log
     assert core.local.id == labels.me
     assert (log.start_offset, log.end_offset) == (0, len(records)), "the log is what was written"

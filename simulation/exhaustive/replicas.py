@@ -126,7 +126,7 @@ class Replicas:
     # -- steps
 
     def _step(self, replica: int, happening: Happening) -> Step | None:
-        """What becomes of a replica; None if that is outside the scope."""
+        """Step of a replica; None if its result is outside the scope."""
         local, traffic = self.values[replica], self.scope.traffic
         outcome = step(local, happening, ALL_LABELS[0], traffic)
         self.steps_taken += 1

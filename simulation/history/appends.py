@@ -37,13 +37,13 @@ class Append:
     is_given_up: bool = False
     """The client does not repeat it any more, and does not learn what became of it."""
     is_fenced: bool = False
-    """It was sent when a batch of a later epoch of its producer had been acknowledged."""
+    """True if a batch of a later epoch of its producer had been acknowledged when it was sent."""
     wanted: Wanted | None = None
     """Its condition."""
     refusal: Refusal | None = None
 
     @property
     def is_awaited(self) -> bool:
-        """It is repeated until it is acknowledged or refused."""
+        """True if the append is repeated until it is acknowledged or refused."""
         is_open = self.offset is None and self.refusal is None
         return self.is_idempotent and is_open and not self.is_given_up

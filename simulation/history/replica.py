@@ -115,7 +115,7 @@ class Replica:
         self._written: dict[int, list[Batch]] = {}
         """Of each chunk that is to be written, by its identity in memory: the batches in it."""
         self._unsynced: list[Batch] = []
-        """What is in the files, and not synced."""
+        """Batches that are in the files, and not synced."""
         self._dropped: deque[list[Batch]] = deque()
         """Of each truncation and each snapshot to be installed, in order: what goes with it."""
         self.disk_updates: list[DiskUpdate] = []

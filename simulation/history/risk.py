@@ -37,7 +37,7 @@ class Risk:
         return self._votes_to_spare(self._facts.excused, [*self._under_way(), request]) > 0
 
     def _under_way(self) -> list[VoterChangeRequest]:
-        """What may still be done: nothing else counts."""
+        """Changes that may still be made: nothing else counts."""
         return [request for request in self._facts.change_requests if not request.is_over]
 
     def _votes_to_spare(

@@ -17,7 +17,7 @@ class AddressMap:
         self._by_address: dict[str, Machine] = {}
 
     def add(self, machine: Machine) -> None:
-        """It is reached where its configuration says."""
+        """Adds a machine at the address of its configuration."""
         self._by_address[machine.address] = machine
 
     def host_at(self, address: str) -> str:
@@ -35,7 +35,7 @@ class AddressMap:
         return next(found, (listener_at("nowhere"),))
 
     def move(self, machine: Machine) -> None:
-        """It listens elsewhere when it comes back."""
+        """Gives a machine another address, at which it listens when it comes back."""
         del self._by_address[machine.address]
         machine.move(moved(machine.address))
         self._by_address[machine.address] = machine

@@ -394,7 +394,7 @@ class SimDisk:
             file.change(at, data if size == len(data) else data[:size])
 
     def _space(self, file: File, at: int, size: int) -> int:
-        """How many of `size` bytes fit at byte `at`; not above 0 if none does."""
+        """Number of `size` bytes that fit at byte `at`; not above 0 if none does."""
         if self.capacity_bytes is None or at + size <= file.cached.size:
             return size
         return min(size, file.cached.size - at + max(0, self.capacity_bytes - self.used_bytes))

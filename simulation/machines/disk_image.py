@@ -25,7 +25,7 @@ Change = tuple[int, Content]
 
 
 class Survival(Enum):
-    """Which un-synced changes of a file survive a power loss; of names, see `Directory`."""
+    """Un-synced changes of a file that survive a power loss; for names, see `Directory`."""
 
     NONE = "none"
     ALL = "all"
@@ -152,7 +152,7 @@ class File:
             self.durable.apply(at, part_of(content, 0, stop - at))
 
     def _keep_blocks(self, block_bytes: int, random: Random) -> None:
-        """What follows a change of the file's end survives only if that change does."""
+        """Keeps blocks at random; those behind a change of the file's end survive only if it does."""
         cuts = [index for index, (_, content) in enumerate(self.pending) if content is None]
         kept = random.choice([*cuts, len(self.pending)])
         run: list[Change] = []

@@ -28,7 +28,7 @@ class Clock:
         self._random = random
         self._since_us = 0
         self.is_true = True
-        """It has never been wrong."""
+        """True if the clock has never been wrong."""
         self._base_us = random.randrange(SECOND, 3600 * SECOND)
         self.rate_ppm = PPM
         self.wall_offset_us = 0

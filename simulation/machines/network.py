@@ -180,7 +180,7 @@ class Network:
                 self._scheduler.call_at(arrival_us, lambda: self._arrive(message, deliver))
 
     def _deadline_delay_us(self, message: NetworkMessage) -> int:
-        """How long until a rule of the target is due, or a little more or less; 0 if none is soon."""
+        """Time in µs until a rule of the target is due, or a little more or less; 0 if none is soon."""
         deadline_us = self._deadline_of(message.target)
         if deadline_us is None:
             return 0

@@ -228,7 +228,7 @@ class NodeProcess(Process):
                 self.env.observer.on_vote(self.key, asked.replica_epoch, self.key)
 
     def _note_own_request(self, api_key: int, version: int, frame: bytes) -> None:
-        """What an operator wants is passed on as it came, with a time limit and to be committed."""
+        """Notes a request of the node itself; one of an operator, passed on, has a time limit."""
         _, at = decode_request_header(frame[4:])
         if api_key == ADD_VOTER:
             adding = decode(AddRaftVoterRequest, version, frame[4:], at)

@@ -300,7 +300,7 @@ class SimPeerChannel:
         process.run(handle)
 
     def _on_response(self, frame: bytes, of_leader: Following | None) -> None:
-        """It may have come for the second time, or too late."""
+        """Takes a response, which may have come for the second time, or too late."""
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
         pending = self._pending.pop(correlation_id, None)
         if pending is None:

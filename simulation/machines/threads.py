@@ -60,7 +60,7 @@ class SimDiskThread:
         self._copies = Copies(process.key)
         self._steps = self._loop.run()
         self._pause: Pause | None = None
-        """What the thread waits for; None before it has begun and when it has ended."""
+        """Pause of the thread; None before it has begun and when it has ended."""
         self._idle: Timer | None = None
         self._is_waiting = False
         """There are no jobs, and it has not been woken up."""
@@ -150,7 +150,7 @@ class SimDiskThread:
         self._process.call(wait_us, lambda: self._resume(None))
 
     def _next_jobs(self) -> Jobs:
-        """Those that wait, the next of them; no jobs if there are none."""
+        """Jobs that wait, the next of them; no jobs if there are none."""
         return [] if self._loop.jobs.empty() else self._loop.jobs.get_nowait()
 
     def _be_idle(self) -> None:
