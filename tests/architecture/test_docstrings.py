@@ -7,8 +7,6 @@ import inspect
 import re
 from collections.abc import Iterator
 
-import pytest
-
 from tests.architecture.source_tree import Module, all_modules, parse_module
 
 WORDS = r"(How|That|Those|What|Where|Whether|Who|Whose|Whom)\b"
@@ -58,7 +56,6 @@ def _is_public(name: str) -> bool:
     return not name.startswith("_") or name.startswith("__")
 
 
-@pytest.mark.long
 def test_a_docstring_says_what_a_public_thing_is() -> None:
     modules = [module for module in all_modules() if module.package != "tests"]
     # Of all modules, few have to be parsed.
