@@ -23,7 +23,6 @@ from quorumd.raft.effects import (
 )
 from quorumd.server.model.disk_jobs import (
     DeleteFiles,
-    Disk,
     DropChunks,
     InstallSnapshot,
     SaveState,
@@ -34,6 +33,7 @@ from quorumd.server.model.disk_jobs import (
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import ProducerState
+from quorumd.server.model.runtime import Disk
 from quorumd.server.translate.control_records import control_batch
 from quorumd.server.translate.fetched_batches import FetchedBatches
 from quorumd.storage.log import Chunk, Log

@@ -103,16 +103,6 @@ class DiskListener(Protocol):
         """The disk has no space for a snapshot that is downloaded: its unfinished file is deleted."""
 
 
-class Disk(Protocol):
-    """The disk thread as the driver sees it."""
-
-    def submit(self, job: Job) -> None:
-        """Take a job; it waits for `flush`. Never blocks."""
-
-    def flush(self) -> None:
-        """Begin to carry out what was taken. Never blocks."""
-
-
 class LogFiles(Protocol):
     """The methods of `quorumd.storage.log.Log` that the disk thread calls."""
 

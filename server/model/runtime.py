@@ -27,12 +27,20 @@ class TimerHandle(Protocol):
     def cancel(self) -> None: ...
 
 
-class PartitionDisk(Protocol):
+class Disk(Protocol):
+    """The disk thread as the driver sees it."""
+
+    def submit(self, job: Job) -> None:
+        """Take a job; it waits for `flush`. Never blocks."""
+
+    def flush(self) -> None:
+        """Begin to carry out what was taken. Never blocks."""
+
+
+class PartitionDisk(Disk, Protocol):
     """Writes to a partition's directory, in the order of the jobs; a `Disk` that is started and stopped."""
 
     def start(self) -> None: ...
-    def submit(self, job: Job) -> None: ...
-    def flush(self) -> None: ...
     def stop(self) -> None:
         """Finish what is queued. Blocks until it is done."""
 

@@ -43,8 +43,6 @@ from quorumd.wire.fast import (
     FetchEndpoint,
     FetchRequestWriter,
     FetchResponseWriter,
-    encode_fetch_request,
-    encode_fetch_response,
     parse_fetch_response,
 )
 from quorumd.wire.messages.fetch import (
@@ -65,10 +63,8 @@ of one record, and 0.2 s. The rest is fetched again."""
 FETCH_MAX_WAIT_MS: Final = 500
 """Time that a follower lets its leader wait for records, at most: Kafka's own figure."""
 HIGH_WATERMARK_UNSUPPORTED: Final = 2**63 - 1
-FLEXIBLE_SINCE: Final = 12
 TOPIC_ID_SINCE: Final = 13
 DIRECTORY_ID_SINCE: Final = 17
-HIGH_WATERMARK_SINCE: Final = 18
 MAX_WAIT_MS_MAX = 5_000
 """Longest wait that a replica is granted, ten times Kafka's: one whose connection is gone is remembered
 for so long."""
@@ -127,57 +123,39 @@ class FetchResponseFrames:
         records: Sequence[bytes | memoryview],
     ) -> list[bytes | memoryview]:
         high_watermark, start = reply.high_watermark, reply.log_start_offset
-        if reply.error is not None or version < FLEXIBLE_SINCE:
-            return self._of_any(reply, version, correlation_id, listener, records)
         known = self._known.get(version)
-        if (
+        if reply.error is not None:
+            writer = self._writer(reply, version, listener)
+        elif (
             known is None
             or known.epoch != reply.epoch
             or known.leader_id != reply.leader_id
             or known.endpoints is not reply.leader_endpoints
             or known.listener != listener
         ):
-            known = self._known[version] = self._know(reply, version, listener)
-        return known.writer.encode(
+            writer = self._writer(reply, version, listener)
+            self._known[version] = _Known(
+                reply.leader_id, reply.epoch, reply.leader_endpoints, listener, writer
+            )
+        else:
+            writer = known.writer
+        return writer.encode(
             correlation_id,
             -1 if high_watermark is None else high_watermark,
             -1 if start is None else start,
             records,
         )
 
-    def _know(self, reply: FetchReply, version: int, listener: str) -> _Known:
-        topic, leader_id, endpoints = self._topic, reply.leader_id, reply.leader_endpoints
-        writer = FetchResponseWriter(
-            version,
-            topic=topic.id_bytes if version >= TOPIC_ID_SINCE else topic.name_bytes,
-            partition=topic.index,
-            leader_id=id_or_minus_one(leader_id),
-            leader_epoch=reply.epoch,
-            leader_endpoint=_told_endpoint(reply, version, listener),
-        )
-        return _Known(leader_id, reply.epoch, endpoints, listener, writer)
-
-    def _of_any(
-        self,
-        reply: FetchReply,
-        version: int,
-        correlation_id: int,
-        listener: str,
-        records: Sequence[bytes | memoryview],
-    ) -> list[bytes | memoryview]:
+    def _writer(self, reply: FetchReply, version: int, listener: str) -> FetchResponseWriter:
         topic = self._topic
-        return encode_fetch_response(
+        return FetchResponseWriter(
             version,
-            correlation_id,
             topic=topic.id_bytes if version >= TOPIC_ID_SINCE else topic.name_bytes,
             partition=topic.index,
-            error_code=error_code(reply.error),
-            high_watermark=id_or_minus_one(reply.high_watermark),
-            log_start_offset=id_or_minus_one(reply.log_start_offset),
-            records=records,
             leader_id=id_or_minus_one(reply.leader_id),
             leader_epoch=reply.epoch,
             leader_endpoint=_told_endpoint(reply, version, listener),
+            error_code=error_code(reply.error),
         )
 
 
@@ -242,9 +220,9 @@ class FetchRequestFrames:
         self._client_id = client_id
         self._local = local
         self._max_wait_ms = max_wait_ms
-        self._cluster_id: str | None = None
+        self._written: tuple[int, str | None] = (-1, None)
+        """Version and cluster id that `_writer` writes."""
         self._writer: FetchRequestWriter | None = None
-        """Writes them with this cluster id, in the newest version."""
 
     def of(
         self,
@@ -255,40 +233,25 @@ class FetchRequestFrames:
         max_bytes: int = FETCH_MAX_BYTES,
     ) -> bytes:
         """Raises UnsupportedVersion if it has no field for the storage id."""
-        topic, local = self._topic, self._local
+        writer = self._writer
+        if writer is None or version != self._written[0] or cluster_id != self._written[1]:
+            if version < DIRECTORY_ID_SINCE:
+                raise UnsupportedVersion(f"Fetch {version} has no field for the storage id")
+            topic, local = self._topic, self._local
+            self._written = version, cluster_id
+            self._writer = writer = FetchRequestWriter(
+                version,
+                client_id=self._client_id,
+                cluster_id=cluster_id,
+                replica_id=local.id,
+                replica_directory_id=uuid_or_zero(local.uuid),
+                topic_id=topic.topic_id,
+                partition=topic.index,
+                max_wait_ms=self._max_wait_ms,
+            )
         offset, epoch = request.position
-        if version >= HIGH_WATERMARK_SINCE:
-            writer = self._writer
-            if writer is None or cluster_id != self._cluster_id:
-                self._cluster_id = cluster_id
-                self._writer = writer = FetchRequestWriter(
-                    client_id=self._client_id,
-                    cluster_id=cluster_id,
-                    replica_id=local.id,
-                    replica_directory_id=uuid_or_zero(local.uuid),
-                    topic_id=topic.topic_id,
-                    partition=topic.index,
-                    max_wait_ms=self._max_wait_ms,
-                )
-            known = id_or_minus_one(request.high_watermark)
-            return writer.encode(correlation_id, request.epoch, offset, epoch, max_bytes, known)
-        if version < DIRECTORY_ID_SINCE:
-            raise UnsupportedVersion(f"Fetch {version} has no field for the storage id")
-        return encode_fetch_request(
-            version,
-            correlation_id,
-            client_id=self._client_id,
-            cluster_id=cluster_id,
-            replica_id=local.id,
-            replica_directory_id=uuid_or_zero(local.uuid),
-            topic_id=topic.topic_id,
-            partition=topic.index,
-            current_leader_epoch=request.epoch,
-            fetch_offset=offset,
-            last_fetched_epoch=epoch,
-            max_wait_ms=self._max_wait_ms,
-            max_bytes=max_bytes,
-        )
+        known = id_or_minus_one(request.high_watermark)
+        return writer.encode(correlation_id, request.epoch, offset, epoch, max_bytes, known)
 
 
 @dataclass(slots=True)

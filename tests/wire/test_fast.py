@@ -17,8 +17,6 @@ from quorumd.wire.fast import (
     FetchRequestWriter,
     FetchResponseWriter,
     ProduceResponseWriter,
-    encode_fetch_request,
-    encode_fetch_response,
     parse_fetch_request,
     parse_fetch_response,
     parse_produce,
@@ -332,158 +330,100 @@ def test_other_fetch_requests_are_left_to_the_codec(version, data):
 @given(data=st.data())
 def test_fetch_requests_of_a_replica_are_written_as_declared(version, data):
     message, partition = fetch_request(data, version)
-    client_id, correlation_id = data.draw(NAMES), data.draw(INT32)
-    whole = encode_fetch_request(
+    client_id = data.draw(NAMES)
+    writer = FetchRequestWriter(
         version,
-        correlation_id,
         client_id=client_id,
         cluster_id=message.cluster_id,
         replica_id=message.replica_state.replica_id,
         replica_directory_id=partition.replica_directory_id,
         topic_id=message.topics[0].topic_id,
         partition=partition.partition,
-        current_leader_epoch=partition.current_leader_epoch,
-        fetch_offset=partition.fetch_offset,
-        last_fetched_epoch=partition.last_fetched_epoch,
         max_wait_ms=message.max_wait_ms,
-        min_bytes=message.min_bytes,
-        max_bytes=message.max_bytes,
-        high_watermark=partition.high_watermark,
     )
-    frame = frame_of(whole)
-    header, body_at = decode_request_header(frame)
-    assert header == (1, version, correlation_id, client_id)
-    read = decode(FetchRequest, version, frame, body_at)
-    assert encode(read, version) == frame[body_at:]
-    fast = parse_fetch_request(version, frame, body_at)
-    if fast is not None:
-        assert same_fetch(fast, read, version)
-    (found,) = read.topics[0].partitions
-    assert (read.cluster_id, read.replica_state) == (message.cluster_id, message.replica_state)
-    assert (read.max_wait_ms, read.min_bytes) == (message.max_wait_ms, message.min_bytes)
-    assert found.fetch_offset == partition.fetch_offset
-    assert found.high_watermark == partition.high_watermark
-    assert found.replica_directory_id == partition.replica_directory_id
-
-
-@SOME
-@given(data=st.data())
-def test_a_replica_repeats_its_fetch_requests_as_it_wrote_the_first(data):
-    message, partition = fetch_request(data, 18)
-    same = {
-        "client_id": data.draw(NAMES),
-        "cluster_id": message.cluster_id,
-        "replica_id": message.replica_state.replica_id,
-        "replica_directory_id": partition.replica_directory_id,
-        "topic_id": message.topics[0].topic_id,
-        "partition": partition.partition,
-        "max_wait_ms": message.max_wait_ms,
-    }
-    writer = FetchRequestWriter(**same)
     places = st.fixed_dictionaries(
         {
             "current_leader_epoch": INT32,
             "fetch_offset": INT64,
             "last_fetched_epoch": INT32,
             "max_bytes": INT32,
-            "high_watermark": st.integers(-1, (1 << 63) - 2),
+            "high_watermark": st.integers(-1, HIGH_WATERMARK_ABSENT - 1),
         }
     )
     for _ in range(2):
         correlation_id, values = data.draw(INT32), data.draw(places)
-        assert writer.encode(correlation_id, **values) == encode_fetch_request(
-            18, correlation_id, **same, **values
-        )
+        frame = frame_of(writer.encode(correlation_id, **values))
+        header, body_at = decode_request_header(frame)
+        assert header == (1, version, correlation_id, client_id)
+        read = decode(FetchRequest, version, frame, body_at)
+        assert encode(read, version) == frame[body_at:]
+        fast = parse_fetch_request(version, frame, body_at)
+        if fast is not None:
+            assert same_fetch(fast, read, version)
+        assert (read.cluster_id, read.replica_state) == (message.cluster_id, message.replica_state)
+        assert (read.max_wait_ms, read.min_bytes) == (message.max_wait_ms, 0)
+        assert read.max_bytes == values.pop("max_bytes")
+        (topic,) = read.topics
+        assert topic.topic_id == message.topics[0].topic_id
+        (found,) = topic.partitions
+        assert found.partition == partition.partition
+        assert found.replica_directory_id == partition.replica_directory_id
+        if version < 18:
+            values["high_watermark"] = HIGH_WATERMARK_ABSENT
+        assert {name: getattr(found, name) for name in values} == values
 
 
 # Fetch responses
-
-
-@pytest.mark.parametrize("version", range(12, 19))
-@SOME
-@given(data=st.data())
-def test_a_leader_repeats_its_fetch_responses_as_it_wrote_the_first(version, data):
-    leader_id, leader_epoch = data.draw(st.just((-1, -1)) | st.tuples(INT32, INT32))
-    endpoints = st.builds(FetchEndpoint, INT32, NAMES, INT32, st.none() | NAMES)
-    same = {
-        "topic": topic_bytes(version, data.draw(NAMES), data.draw(UUIDS)),
-        "partition": data.draw(INT32),
-        "leader_id": leader_id,
-        "leader_epoch": leader_epoch,
-        "leader_endpoint": data.draw(st.none() | endpoints),
-    }
-    writer = FetchResponseWriter(version, **same)
-    for size in (0, 3, JOIN_BYTES_MAX):
-        correlation_id, high_watermark, start = data.draw(st.tuples(INT32, INT64, INT64))
-        records = [
-            memoryview(bytes(size)),
-            *map(memoryview, data.draw(st.lists(RECORDS, max_size=2))),
-        ]
-        assert writer.encode(
-            correlation_id, high_watermark, start, records
-        ) == encode_fetch_response(
-            version,
-            correlation_id,
-            **same,
-            high_watermark=high_watermark,
-            log_start_offset=start,
-            records=records,
-        )
 
 
 @pytest.mark.parametrize("version", range(4, 19))
 @SOME
 @given(data=st.data())
 def test_fetch_responses_of_one_partition_are_written_as_declared(version, data):
-    chunks = data.draw(st.lists(RECORDS, max_size=3))
     name, topic_id = data.draw(NAMES), data.draw(UUIDS)
     leader_id, leader_epoch = data.draw(st.just((-1, -1)) | st.tuples(INT32, INT32))
     endpoint = data.draw(
         st.none()
         | st.builds(FetchEndpoint, INT32, NAMES, INT32, st.none() | NAMES | st.just("r" * 200))
     )
-    values = {
-        "error_code": data.draw(INT16),
-        "high_watermark": data.draw(INT64),
-        "last_stable_offset": data.draw(INT64),
-        "log_start_offset": data.draw(INT64),
-    }
-    index = data.draw(INT32)
+    index, error_code = data.draw(INT32), data.draw(INT16)
     leader = FetchResponseCurrentLeader(leader_id=leader_id, leader_epoch=leader_epoch)
-    partition = FetchResponsePartition(
-        partition_index=index,
-        records=b"".join(chunks),
-        **values,
-        **({"current_leader": leader} if version >= 12 else {}),
-    )
-    message = FetchResponse(
-        responses=(
-            FetchResponseTopic(partitions=(partition,), **topic_fields(version, name, topic_id)),
-        ),
-        node_endpoints=(
-            (FetchResponseNodeEndpoint(**endpoint._asdict()),) if endpoint and version >= 16 else ()
-        ),
-    )
-
-    buffers = encode_fetch_response(
+    writer = FetchResponseWriter(
         version,
-        5,
         topic=topic_bytes(version, name, topic_id),
         partition=index,
-        records=[memoryview(chunk) for chunk in chunks],
         leader_id=leader_id,
         leader_epoch=leader_epoch,
         leader_endpoint=endpoint,
-        **values,
+        error_code=error_code,
     )
+    for least in (0, JOIN_BYTES_MAX):
+        chunks = [bytes(least), *data.draw(st.lists(RECORDS, max_size=3))]
+        correlation_id, high_watermark, start = data.draw(st.tuples(INT32, INT64, INT64))
+        partition = FetchResponsePartition(
+            partition_index=index,
+            error_code=error_code,
+            high_watermark=high_watermark,
+            last_stable_offset=-1,
+            log_start_offset=start,
+            records=b"".join(chunks),
+            **({"current_leader": leader} if version >= 12 else {}),
+        )
+        topic = FetchResponseTopic(partitions=(partition,), **topic_fields(version, name, topic_id))
+        nodes = (FetchResponseNodeEndpoint(**endpoint._asdict()),) if endpoint else ()
+        message = FetchResponse(responses=(topic,), node_endpoints=nodes if version >= 16 else ())
 
-    frame = frame_of(b"".join(buffers))
-    correlation_id, body_at = decode_response_header(1, version, frame)
-    assert correlation_id == 5
-    assert frame[body_at:] == encode(message, version)
-    fast = parse_fetch_response(version, frame, body_at)
-    if fast is not None:
-        assert same_response(fast, message, version)
+        records = [memoryview(chunk) for chunk in chunks[not least :]]
+        buffers = writer.encode(correlation_id, high_watermark, start, records)
+
+        assert len(buffers) == 1 or least
+        frame = frame_of(b"".join(buffers))
+        found_id, body_at = decode_response_header(1, version, frame)
+        assert found_id == correlation_id
+        assert frame[body_at:] == encode(message, version)
+        fast = parse_fetch_response(version, frame, body_at)
+        if fast is not None:
+            assert same_response(fast, message, version)
 
 
 def same_response(fast, message: FetchResponse, version: int) -> bool:

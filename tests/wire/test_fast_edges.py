@@ -11,8 +11,8 @@ from quorumd.wire.codec import decode, encode
 from quorumd.wire.errors import MalformedMessage
 from quorumd.wire.fast import (
     JOIN_BYTES_MAX,
-    encode_fetch_request,
-    encode_fetch_response,
+    FetchRequestWriter,
+    FetchResponseWriter,
     parse_fetch_request,
     parse_fetch_response,
     parse_produce,
@@ -139,25 +139,19 @@ def test_a_produce_request_with_one_byte_that_differs_is_left_to_the_codec_or_re
         compare(each, version, parse_produce, ProduceRequest, same_produce)
 
 
-@pytest.mark.parametrize("high_watermark", [0, 77, (1 << 63) - 1])
-def test_a_replicas_fetch_says_its_high_watermark_unless_it_has_none(high_watermark: int) -> None:
-    whole = encode_fetch_request(
+@pytest.mark.parametrize("high_watermark", [-1, 0, 77, (1 << 63) - 2])
+def test_a_replicas_fetch_says_its_high_watermark(high_watermark: int) -> None:
+    writer = FetchRequestWriter(
         18,
-        1,
         client_id="c",
         cluster_id=None,
         replica_id=2,
         replica_directory_id=UUID(int=9),
         topic_id=TOPIC_ID,
         partition=0,
-        current_leader_epoch=1,
-        fetch_offset=2,
-        last_fetched_epoch=1,
         max_wait_ms=1,
-        max_bytes=1,
-        high_watermark=high_watermark,
     )
-    frame = frame_of(whole)
+    frame = frame_of(writer.encode(1, 1, 2, 1, 1, high_watermark))
     _, at = decode_request_header(frame)
     message = decode(FetchRequest, 18, frame, at)
     assert message.topics[0].partitions[0].high_watermark == high_watermark
@@ -169,18 +163,15 @@ def test_an_epoch_is_said_even_where_its_leader_is_not_known(
     leader_id: int, leader_epoch: int
 ) -> None:
     for size in (0, JOIN_BYTES_MAX):
-        buffers = encode_fetch_response(
+        writer = FetchResponseWriter(
             17,
-            5,
             topic=TOPIC_ID.bytes,
             partition=0,
-            high_watermark=1,
-            log_start_offset=0,
-            records=[bytes(size)],
             leader_id=leader_id,
             leader_epoch=leader_epoch,
+            leader_endpoint=None,
         )
-        frame = frame_of(b"".join(buffers))
+        frame = frame_of(b"".join(writer.encode(5, 1, 0, [bytes(size)])))
         _, at = decode_response_header(1, 17, frame)
         leader = decode(FetchResponse, 17, frame, at).responses[0].partitions[0].current_leader
         assert (leader.leader_id, leader.leader_epoch) == (leader_id, leader_epoch)

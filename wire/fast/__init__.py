@@ -9,7 +9,6 @@ unusual tags, damaged bytes. quorumd.wire.codec reads such a request then, which
 from quorumd.wire.fast.fetch_request import (
     FastFetch,
     FetchRequestWriter,
-    encode_fetch_request,
     parse_fetch_request,
     replica_id_of,
 )
@@ -18,7 +17,6 @@ from quorumd.wire.fast.fetch_response import (
     FastFetchResponse,
     FetchEndpoint,
     FetchResponseWriter,
-    encode_fetch_response,
     parse_fetch_response,
 )
 from quorumd.wire.fast.produce import (
@@ -37,8 +35,6 @@ __all__ = [
     "FetchResponseWriter",
     "ProduceHead",
     "ProduceResponseWriter",
-    "encode_fetch_request",
-    "encode_fetch_response",
     "parse_fetch_request",
     "parse_fetch_response",
     "parse_produce",

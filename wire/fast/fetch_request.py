@@ -122,7 +122,7 @@ def parse_fetch_request(version: int, body: bytes | memoryview, at: int = 0) -> 
 
 
 def _parse_of_replica(body: bytes | memoryview, at: int) -> FastFetch | None:
-    """As `encode_fetch_request` makes them: everything that changes from one to the next stands at fixed
+    """As a `FetchRequestWriter` makes them: everything that changes from one to the next stands at fixed
     places. None of any other."""
     sender_at = at + _OF_REPLICA.size
     if not sender_at < len(body) <= sender_at + _SENDER_BYTES_MAX:
@@ -301,92 +301,15 @@ def _text(raw: bytes) -> str:
     return raw.decode(errors="replace")
 
 
-def encode_fetch_request(
-    version: int,
-    correlation_id: int,
-    *,
-    client_id: str,
-    cluster_id: str | None,
-    replica_id: int,
-    replica_directory_id: UUID,
-    topic_id: UUID,
-    partition: int,
-    current_leader_epoch: int,
-    fetch_offset: int,
-    last_fetched_epoch: int,
-    max_wait_ms: int,
-    max_bytes: int,
-    min_bytes: int = 0,
-    high_watermark: int = HIGH_WATERMARK_ABSENT,
-) -> bytes:
-    """A replica's complete request of version 17 or 18: length, header and body.
-
-    `high_watermark` is left out below version 18.
-    """
-    head, topic_raw, directory, end = _constant_parts(
-        version, client_id, cluster_id, replica_id, replica_directory_id, topic_id
-    )
-    whole = _WHOLE.pack(
-        max_wait_ms,
-        min_bytes,
-        max_bytes,
-        0,
-        0,
-        -1,
-        2,
-        topic_raw,
-        2,
-        partition,
-        current_leader_epoch,
-        fetch_offset,
-        last_fetched_epoch,
-        -1,
-        0,
-    )
-    if version < _HIGH_WATERMARK_FROM or high_watermark == HIGH_WATERMARK_ABSENT:
-        tags = b"\1" + directory if directory else b"\0"
-    else:
-        count = b"\2" if directory else b"\1"
-        tags = count + directory + _HIGH_WATERMARK_TAG + _HIGH_WATERMARK.pack(high_watermark)
-    length = len(head) + len(whole) + len(tags) + len(end) + 8
-    ids = _LENGTH_AND_IDS.pack(length, _FETCH_KEY, version, correlation_id)
-    return b"".join((ids, head, whole, tags, end))
-
-
-@lru_cache(maxsize=256)
-def _constant_parts(
-    version: int,
-    client_id: str,
-    cluster_id: str | None,
-    replica_id: int,
-    directory_id: UUID,
-    topic_id: UUID,
-) -> tuple[bytes, bytes, bytes, bytes]:
-    """The parts that one sender repeats in every request.
-
-    The header behind the correlation id, the topic's id, the tag of the directory id (empty for
-    none), and everything behind the partition's tags.
-    """
-    header = encode_request_header(_FETCH_KEY, version, 0, client_id)[8:]
-    directory = b"" if directory_id == ZERO_UUID else _DIRECTORY_TAG + directory_id.bytes
-    tags = []
-    if cluster_id is not None:
-        raw = cluster_id.encode()
-        value = encode_unsigned_varint(len(raw) + 1) + raw
-        tags.append(b"\0" + encode_unsigned_varint(len(value)) + value)
-    if replica_id != -1:
-        tags.append(b"\1\x0d" + _REPLICA_STATE.pack(replica_id, -1, 0))
-    return header, topic_id.bytes, directory, b"\0\1\1" + bytes((len(tags),)) + b"".join(tags)
-
-
 class FetchRequestWriter:
-    """Writes the requests (version 18) of one replica for one partition: only places in the log, and how much
-    is wanted, change from one to the next. The arguments are those of `encode_fetch_request`."""
+    """Writes the requests (version 17 or 18) of one replica for one partition: only places in the log, and
+    how much is wanted, change from one to the next."""
 
-    __slots__ = ("_layout", "_parts")
+    __slots__ = ("_has_high_watermark", "_layout", "_parts")
 
     def __init__(
         self,
+        version: int,
         *,
         client_id: str,
         cluster_id: str | None,
@@ -396,27 +319,27 @@ class FetchRequestWriter:
         partition: int,
         max_wait_ms: int,
     ) -> None:
-        head, topic, directory, end = _constant_parts(
-            _HIGH_WATERMARK_FROM,
-            client_id,
-            cluster_id,
-            replica_id,
-            replica_directory_id,
-            topic_id,
+        self._has_high_watermark = version >= _HIGH_WATERMARK_FROM
+        head = encode_request_header(_FETCH_KEY, version, 0, client_id)[8:]
+        whole = _WHOLE.pack(
+            max_wait_ms, 0, 0, 0, 0, -1, 2, topic_id.bytes, 2, partition, 0, 0, 0, -1, 0
         )
-        whole = _WHOLE.pack(max_wait_ms, 0, 0, 0, 0, -1, 2, topic, 2, partition, 0, 0, 0, -1, 0)
-        tags = (b"\2" if directory else b"\1") + directory + _HIGH_WATERMARK_TAG
-        before_epoch = whole[_BEFORE_MAX_BYTES + 4 : _BEFORE_EPOCH]
+        tags = []
+        if replica_directory_id != ZERO_UUID:
+            tags.append(_DIRECTORY_TAG + replica_directory_id.bytes)
+        if self._has_high_watermark:
+            tags.append(_HIGH_WATERMARK_TAG)
         parts = (
             head + whole[:_BEFORE_MAX_BYTES],
-            before_epoch,
-            whole[_BEFORE_EPOCH + 16 :] + tags,
-            end,
+            whole[_BEFORE_MAX_BYTES + 4 : _BEFORE_EPOCH],
+            whole[_BEFORE_EPOCH + 16 :] + bytes((len(tags),)) + b"".join(tags),
+            _end(cluster_id, replica_id),
         )
         one, two, three, four = map(len, parts)
-        self._layout = Struct(f">8si{one}si{two}siqi{three}sq{four}s")
+        last = "q" if self._has_high_watermark else ""
+        self._layout = Struct(f">8si{one}si{two}siqi{three}s{last}{four}s")
         length = self._layout.size - _LENGTH.size
-        self._parts = _LENGTH_AND_IDS.pack(length, _FETCH_KEY, _HIGH_WATERMARK_FROM, 0)[:8], *parts
+        self._parts = _LENGTH_AND_IDS.pack(length, _FETCH_KEY, version, 0)[:8], *parts
 
     def encode(
         self,
@@ -427,8 +350,21 @@ class FetchRequestWriter:
         max_bytes: int,
         high_watermark: int,
     ) -> bytes:
-        """A complete request: length, header and body."""
+        """A complete request: length, header and body. Version 17 leaves the high watermark out."""
         first, second, third, fourth, last = self._parts
+        if not self._has_high_watermark:
+            return self._layout.pack(
+                first,
+                correlation_id,
+                second,
+                max_bytes,
+                third,
+                current_leader_epoch,
+                fetch_offset,
+                last_fetched_epoch,
+                fourth,
+                last,
+            )
         return self._layout.pack(
             first,
             correlation_id,
@@ -442,3 +378,15 @@ class FetchRequestWriter:
             high_watermark,
             last,
         )
+
+
+def _end(cluster_id: str | None, replica_id: int) -> bytes:
+    """Everything behind the partition's tags."""
+    tags = []
+    if cluster_id is not None:
+        raw = cluster_id.encode()
+        value = encode_unsigned_varint(len(raw) + 1) + raw
+        tags.append(b"\0" + encode_unsigned_varint(len(value)) + value)
+    if replica_id != -1:
+        tags.append(b"\1\x0d" + _REPLICA_STATE.pack(replica_id, -1, 0))
+    return b"\0\1\1" + bytes((len(tags),)) + b"".join(tags)

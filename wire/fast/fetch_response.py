@@ -95,66 +95,28 @@ _HEAD: Final = Struct(">iibihib")
 # partition count, index, error, high watermark, stable offset, log start, aborted, preferred
 _PARTITION: Final = Struct(">bihqqqbi")
 _LEADER_TAG: Final = Struct(">bbbiib")
-_OLD_HEAD: Final = Struct(">iii")
 _OLD_TOP_ERROR: Final = Struct(">hi")
 _OLD_TOPIC: Final = Struct(">ih")
-_OLD_PARTITION: Final = Struct(">iihqq")
-_INT64: Final = Struct(">q")
+_OLD_PARTITION: Final = Struct(">iih")
 _INT32: Final = Struct(">i")
 
 
-def encode_fetch_response(
-    version: int,
-    correlation_id: int,
-    *,
-    topic: bytes,
-    partition: int,
-    high_watermark: int,
-    log_start_offset: int,
-    records: Sequence[bytes | memoryview] = (),
-    error_code: int = 0,
-    last_stable_offset: int = -1,
-    leader_id: int = -1,
-    leader_epoch: int = -1,
-    leader_endpoint: FetchEndpoint | None = None,
-) -> list[bytes | memoryview]:
-    """A complete response as buffers to be written one after the other: head, records, tail; or as one.
-
-    `topic` is the name as UTF-8, or from version 13 the 16 bytes of the id; `error_code` is the
-    partition's. Leader and endpoint are left out by versions that lack them.
-    """
-    size = sum(map(len, records))
-    if version < _FLEXIBLE_FROM:
-        head = _old_head(
-            version,
-            topic,
-            partition,
-            high_watermark,
-            log_start_offset,
-            error_code,
-            last_stable_offset,
-        )
-        length = _OLD_HEAD.size - 4 + len(head) + _INT32.size + size
-        return [_OLD_HEAD.pack(length, correlation_id, 0) + head + _INT32.pack(size), *records]
-
-    name = topic if version >= _TOPIC_ID_FROM else encode_unsigned_varint(len(topic) + 1) + topic
-    fields = _PARTITION.pack(
-        2, partition, error_code, high_watermark, last_stable_offset, log_start_offset, 1, -1
-    )
-    tail = _tail(version, leader_id, leader_epoch, leader_endpoint)
-    records_length = encode_unsigned_varint(size + 1)
-    length = _HEAD.size - 4 + len(name) + len(fields) + len(records_length) + size + len(tail)
-    head = _HEAD.pack(length, correlation_id, 0, 0, 0, 0, 2)
-    if length < JOIN_BYTES_MAX:
-        return [b"".join((head, name, fields, records_length, *records, tail))]
-    return [b"".join((head, name, fields, records_length)), *records, tail]
-
-
 class FetchResponseWriter:
-    """Writes the responses (version 12 or later) without an error to fetches of one partition, while the same
-    leader leads it. The arguments are those of `encode_fetch_response`."""
+    """Writes the responses to fetches of one partition, while the same leader leads it with the same error.
 
-    __slots__ = ("_end", "_layout", "_other_bytes", "_partition", "_stable", "_topic")
+    `topic` is the name as UTF-8, or from version 13 the 16 bytes of the id; `error_code` is the partition's.
+    Leader and endpoint are left out by versions that lack them.
+    """
+
+    __slots__ = (
+        "_after_start",
+        "_before_watermark",
+        "_end",
+        "_has_start",
+        "_is_flexible",
+        "_layout",
+        "_other_bytes",
+    )
 
     def __init__(
         self,
@@ -165,18 +127,27 @@ class FetchResponseWriter:
         leader_id: int,
         leader_epoch: int,
         leader_endpoint: FetchEndpoint | None,
+        error_code: int = 0,
     ) -> None:
-        name = topic
-        if version < _TOPIC_ID_FROM:
-            name = encode_unsigned_varint(len(topic) + 1) + topic
-        fields = _PARTITION.pack(2, partition, 0, 0, -1, 0, 1, -1)
-        watermark_at = _PARTITION.size - 3 * 8 - 5
-        self._topic = _HEAD.pack(0, 0, 0, 0, 0, 0, 2)[8:] + name + fields[:watermark_at]
-        self._stable = fields[watermark_at + 8 : watermark_at + 16]
-        self._partition = fields[-5:]
-        self._end = _tail(version, leader_id, leader_epoch, leader_endpoint)
-        # length, correlation id, topic, high watermark, stable offset, log start, partition
-        self._layout = Struct(f">ii{len(self._topic)}sq8sq5s")
+        self._is_flexible = version >= _FLEXIBLE_FROM
+        self._has_start = version >= _LOG_START_FROM
+        self._end = b""
+        if self._is_flexible:
+            name = topic
+            if version < _TOPIC_ID_FROM:
+                name = encode_unsigned_varint(len(topic) + 1) + topic
+            fields = _PARTITION.pack(2, partition, error_code, 0, -1, 0, 1, -1)
+            head, after = _HEAD.pack(0, 0, 0, 0, 0, 0, 2)[8:] + name + fields[:7], fields[-5:]
+            self._end = _tail(version, leader_id, leader_epoch, leader_endpoint)
+        else:
+            top_error = _OLD_TOP_ERROR.pack(0, 0) if version >= _TOP_ERROR_FROM else b""
+            topics = _OLD_TOPIC.pack(1, len(topic)) + topic
+            head = bytes(4) + top_error + topics + _OLD_PARTITION.pack(1, partition, error_code)
+            after = bytes(4) + (b"\xff" * 4 if version >= _PREFERRED_REPLICA_FROM else b"")
+        self._before_watermark, self._after_start = head, after
+        # length, correlation id, topic and partition, high watermark, stable offset, log start, the rest
+        start = "q" if self._has_start else ""
+        self._layout = Struct(f">ii{len(head)}sqq{start}{len(after)}s")
         self._other_bytes = self._layout.size - 4 + len(self._end)
 
     def encode(
@@ -186,19 +157,19 @@ class FetchResponseWriter:
         log_start_offset: int,
         records: Sequence[bytes | memoryview],
     ) -> list[bytes | memoryview]:
-        """A complete response, as `encode_fetch_response` makes it."""
+        """A complete response as buffers to be written one after the other: head, records, end; or as one."""
         size = len(records[0]) if len(records) == 1 else sum(map(len, records))
-        records_length = encode_unsigned_varint(size + 1)
-        length = self._other_bytes + len(records_length) + size
-        head = self._layout.pack(
-            length,
-            correlation_id,
-            self._topic,
-            high_watermark,
-            self._stable,
-            log_start_offset,
-            self._partition,
+        records_length = (
+            encode_unsigned_varint(size + 1) if self._is_flexible else _INT32.pack(size)
         )
+        length = self._other_bytes + len(records_length) + size
+        before, after = self._before_watermark, self._after_start
+        if self._has_start:
+            head = self._layout.pack(
+                length, correlation_id, before, high_watermark, -1, log_start_offset, after
+            )
+        else:
+            head = self._layout.pack(length, correlation_id, before, high_watermark, -1, after)
         if length < JOIN_BYTES_MAX:
             return [b"".join((head, records_length, *records, self._end))]
         return [head + records_length, *records, self._end]
@@ -214,30 +185,6 @@ def _tail(version: int, leader_id: int, leader_epoch: int, endpoint: FetchEndpoi
     if endpoint is None or version < _ENDPOINTS_FROM:
         return tags + b"\0"
     return tags + _endpoint_tag(endpoint)
-
-
-def _old_head(
-    version: int,
-    topic: bytes,
-    partition: int,
-    high_watermark: int,
-    log_start_offset: int,
-    error_code: int,
-    last_stable_offset: int,
-) -> bytes:
-    """Bytes between the throttle time and the length of the records."""
-    parts = [_OLD_TOP_ERROR.pack(0, 0)] if version >= _TOP_ERROR_FROM else []
-    parts += (
-        _OLD_TOPIC.pack(1, len(topic)),
-        topic,
-        _OLD_PARTITION.pack(1, partition, error_code, high_watermark, last_stable_offset),
-    )
-    if version >= _LOG_START_FROM:
-        parts.append(_INT64.pack(log_start_offset))
-    parts.append(_INT32.pack(0))
-    if version >= _PREFERRED_REPLICA_FROM:
-        parts.append(_INT32.pack(-1))
-    return b"".join(parts)
 
 
 def _endpoint_tag(endpoint: FetchEndpoint) -> bytes:
