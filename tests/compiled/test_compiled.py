@@ -32,7 +32,12 @@ LIVE = (
     "tests/daemon/test_health.py::test_status_says_which_quorumd_runs",
     "tests/daemon/test_voters.py",
 )
-RULES = ("tests/raft", "tests/wire/test_fast.py", "tests/server/test_driver.py")
+RULES = (
+    "tests/raft",
+    "tests/wire/test_fast.py",
+    "tests/wire/test_fast_edges.py",
+    "tests/server/test_driver.py",
+)
 TLS = ("tests/security/test_tls_stream.py", "tests/server/test_tls_listeners.py")
 
 

@@ -24,7 +24,7 @@ _PREFERRED_REPLICA_FROM: Final = 11
 _VERSION_MAX: Final = 18
 _ENDPOINTS_BYTES_MAX: Final = 1024
 _TAIL_BYTES_MAX: Final = 2 * _ENDPOINTS_BYTES_MAX
-_new_tuple = tuple.__new__
+_new_tuple: Final = tuple.__new__
 
 
 class FetchEndpoint(NamedTuple):
@@ -351,13 +351,15 @@ def _endpoints(raw: bytes) -> tuple[FetchEndpoint, ...] | None:
     for _ in range(count - 1):
         (node_id,) = _INT32.unpack_from(raw, at)
         size, at = read_unsigned_varint(raw, at + 4)
+        if not 0 < size < 128:  # machine code takes no slice that ends before it begins
+            return None
         host_end = at + size - 1
         host = raw[at:host_end].decode(errors="replace")
         (port,) = _INT32.unpack_from(raw, host_end)
         rack_size, at = read_unsigned_varint(raw, host_end + 4)
         rack = raw[at : at + rack_size - 1].decode(errors="replace") if rack_size else None
         at += rack_size if rack_size else 1
-        if not 0 < size < 128 or rack_size >= 128 or raw[at - 1]:
+        if rack_size >= 128 or raw[at - 1]:
             return None
         found.append(FetchEndpoint(node_id, host, port, rack))
     return tuple(found) if at == len(raw) else None
