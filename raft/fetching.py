@@ -106,7 +106,8 @@ def on_fetch_response(core: Core, event: FetchResponseReceived) -> None:
         on_leaderless_voter(core, request.to)
     if not absorb(core, request, event.error, event.hint):
         return
-    if core.leader is None or event.hint.leader_id != core.leader_id:
+    leader = core.leader
+    if leader is None or event.hint.leader_id != leader.id:
         core.report(f"fetch response of {request.to} ignored: it does not lead")
         core.back_off(request)
         return
@@ -115,7 +116,7 @@ def on_fetch_response(core: Core, event: FetchResponseReceived) -> None:
     assert isinstance(fetch, Fetch), "a Fetch response belongs to a Fetch request"
     if isinstance(fetch, Probe):
         return
-    if fetch.position != (core.log.end_offset, core.log.last_epoch):
+    if not core.log.ends_at(fetch.position):
         # The leader got two fetches, by its key and as a bootstrap server. A response about a former end of
         # the log must not cut, extend or commit the present one.
         return

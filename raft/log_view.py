@@ -55,6 +55,10 @@ class LogView:
         """End offset of the log (exclusive), and the epoch of its last record."""
         return position_of(self.end_offset, self.last_epoch)
 
+    def ends_at(self, position: OffsetAndEpoch) -> bool:
+        """True if `position` is the end of this log, without making it."""
+        return position[0] == self.end_offset and position[1] == self.last_epoch
+
     @property
     def voters(self) -> VoterSet:
         """The latest voter set, committed or not (KIP-856, internal listener)."""
@@ -77,11 +81,12 @@ class LogView:
     def append(self, end_offset: int, epochs: Iterable[tuple[int, int]]) -> None:
         """Records up to `end_offset` follow; `epochs` are their (epoch, first offset) runs."""
         assert end_offset > self.end_offset, "an append moves the log end forward"
+        starts = self.epoch_starts
         for epoch, start_offset in epochs:
-            last_epoch = self.last_epoch
+            last_epoch = starts[-1][0] if starts else self.last_epoch
             assert epoch >= last_epoch, "epochs never go back along the log"
-            if epoch > last_epoch or not self.epoch_starts:
-                self.epoch_starts.append((epoch, start_offset))
+            if epoch > last_epoch or not starts:
+                starts.append((epoch, start_offset))
         self.end_offset = end_offset
 
     def add_voters(self, offset: int, record: VotersRecord) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
-_new_tuple = tuple.__new__
+_new_tuple: Final = tuple.__new__
 
 
 def uuid_to_text(value: UUID) -> str:

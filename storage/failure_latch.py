@@ -9,6 +9,7 @@ class FailureLatch:
     """Remembers the first failure that is final, which any StorageError but DiskFull is.
 
     A `with` block is one call of the disk: refused after a failure, and its own failure is remembered.
+    `check` and `note` do the same for less, for the calls that are made for each group of records.
     """
 
     __slots__ = ("failure",)
@@ -26,10 +27,19 @@ class FailureLatch:
             remedy=failure.remedy,
         )
 
-    def __enter__(self) -> None:
+    def check(self) -> None:
+        """Before a call of the disk. Raises DiskFailed after a failure."""
         if self.failure is not None:
             self.refuse()
 
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, StorageError) and not isinstance(error, DiskFull):
+    def note(self, error: StorageError) -> None:
+        """A call of the disk, or `check` before it, has raised this."""
+        if self.failure is None and not isinstance(error, DiskFull):
             self.failure = error
+
+    def __enter__(self) -> None:
+        self.check()
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, StorageError):
+            self.note(error)

@@ -117,8 +117,7 @@ class RealFileSystem:
             got += len(data)
         return b"".join(parts)
 
-    def pwritev(self, handle: int, buffers: Sequence[Buffer], at: int) -> int:
-        return os.pwritev(handle, buffers, at)
+    pwritev = staticmethod(os.pwritev)
 
     def truncate(self, handle: int, size: int) -> None:
         os.ftruncate(handle, size)
@@ -126,8 +125,7 @@ class RealFileSystem:
     def size(self, handle: int) -> int:
         return os.fstat(handle).st_size
 
-    def fdatasync(self, handle: int) -> None:
-        os.fdatasync(handle)
+    fdatasync = staticmethod(os.fdatasync)
 
     def fsync(self, handle: int) -> None:
         os.fsync(handle)

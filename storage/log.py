@@ -52,6 +52,7 @@ from quorumd.storage.errors import (
     DamagedLog,
     DiskFailed,
     OffsetNotInLog,
+    StorageError,
     from_os_error,
 )
 from quorumd.storage.failure_latch import FailureLatch
@@ -229,8 +230,7 @@ class Log:
         `offset` is neither cached nor the start of an epoch. Raises ValueError outside the log, DiskFailed,
         DamagedLog.
         """
-        if self._latch.failure is not None:
-            self._latch.refuse()
+        self._latch.check()
         if not self.log_start_offset <= offset <= self._end_offset:
             raise ValueError(
                 f"can't truncate {self.log_start_offset} .. {self._end_offset} to {offset}"
@@ -246,8 +246,7 @@ class Log:
 
         Raises ValueError below the log start, DiskFailed.
         """
-        if self._latch.failure is not None:
-            self._latch.refuse()
+        self._latch.check()
         if end_offset < self.log_start_offset:
             raise ValueError(
                 f"can't reset a log that starts at {self.log_start_offset} to {end_offset}"
@@ -291,11 +290,7 @@ class Log:
     # --- disk thread
 
     def write(
-        self,
-        data: Buffer,
-        base_offset: int,
-        end_offset: int,
-        summary: ChunkSummary | None = None,
+        self, data: Buffer, base_offset: int, end_offset: int, summary: ChunkSummary | None = None
     ) -> None:
         """Puts one appended chunk into the files; see `write_many`."""
         self.write_many((Chunk(data, base_offset, end_offset, summary),))
@@ -307,17 +302,25 @@ class Log:
         headers are walked through. Raises DiskFull: nothing of the chunks is in the files and the
         same call may be repeated. After any other StorageError the log refuses everything.
         """
-        with self._latch:
+        try:  # a `with` block costs a tenth of all that it takes to write
+            self._latch.check()
             self._writer.write(chunks)
+        except StorageError as error:
+            self._latch.note(error)
+            raise
 
     def sync(self) -> int:
         """Makes everything written durable; returns its end offset (exclusive).
 
         A failure is final: it raises DiskFailed, and so does everything after it.
         """
-        with self._latch:
+        try:
+            self._latch.check()
             end_offset = self._table.end_offset
             self._writer.sync()
+        except StorageError as error:
+            self._latch.note(error)
+            raise
         return end_offset
 
     def prepare(self) -> None:
@@ -389,8 +392,7 @@ class Log:
         b"" if nothing ends at or below `end_offset`, or if `offset` is not written yet. Raises
         OffsetNotInLog, also if the log start has overtaken the read, DamagedLog, DiskFailed.
         """
-        if self._latch.failure is not None:
-            self._latch.refuse()
+        self._latch.check()
         return self._unless_overtaken(lambda: self._read(offset, max_bytes, end_offset))
 
     def _read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:

@@ -81,10 +81,12 @@ class _Run:
     Nothing of it counts before it is written, so it can be dropped at any time.
     """
 
-    def __init__(self, position: int, end_offset: int, index: SegmentIndex) -> None:
+    def __init__(self, segment: Segment, index: SegmentIndex) -> None:
+        self.segment = segment
+        self.index = index
         self.buffers: list[Buffer] = []
-        self.position = position
-        self.end_offset = end_offset
+        self.position = segment.size_bytes
+        self.end_offset = segment.end_offset
         self.epochs: list[EpochStart] = []
         self.entries: list[_Entry] = []
         self.max_timestamp = -1
@@ -104,7 +106,8 @@ class _Run:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = offset
 
-    def add_to(self, index: SegmentIndex) -> None:
+    def add_to_index(self) -> None:
+        index = self.index
         for position, last_offset, max_timestamp, offset in self.entries:
             index.note_timestamp(max_timestamp, offset)
             index.add_entry(position, last_offset)
@@ -141,9 +144,10 @@ class LogWriter:
         Raises DiskFull, after which nothing of them is in the log; ValueError if a chunk does not
         continue the log or is no whole batches, likewise; DiskFailed.
         """
-        end_offset = self._table.end_offset
+        active = self._table.active
+        end_offset = active.end_offset
         try:
-            run = self._new_run()
+            run = _Run(active, _index_of(active))
             for chunk in chunks:
                 run = self._place(run, chunk)
             self._flush(run)
@@ -154,7 +158,7 @@ class LogWriter:
 
     def _new_run(self) -> _Run:
         active = self._table.active
-        return _Run(active.size_bytes, active.end_offset, _index_of(active))
+        return _Run(active, _index_of(active))
 
     def _place(self, run: _Run, chunk: Chunk) -> _Run:
         data, base_offset, end_offset = chunk.data, chunk.base_offset, chunk.end_offset
@@ -176,7 +180,7 @@ class LogWriter:
         return run
 
     def _fits(self, run: _Run, size: int, end_offset: int) -> bool:
-        relative = end_offset - self._table.active.base_offset
+        relative = end_offset - run.segment.base_offset
         return run.position + size <= self._segment_bytes and relative <= RELATIVE_OFFSET_MAX
 
     def _place_by_batch(self, run: _Run, chunk: Chunk) -> _Run:
@@ -248,10 +252,9 @@ class LogWriter:
         self._file.write(run.buffers, run.position - self._file.size_bytes)
         if run.epochs:
             self.epochs = (*self.epochs, *run.epochs)
-        segment = self._table.active
-        index = _index_of(segment)
+        segment, index = run.segment, run.index
         with self._table.lock:
-            run.add_to(index)
+            run.add_to_index()
             segment.max_timestamp = index.max_timestamp
             segment.max_timestamp_offset = index.max_timestamp_offset
             segment.size_bytes = run.position

@@ -65,7 +65,8 @@ class SegmentTable:
     """
 
     def __init__(self, segments: list[Segment], index_bytes: dict[int, int]) -> None:
-        self._lock = Lock()
+        self.lock = Lock()
+        """Held for a change inside a segment, too, that leaves the table as it is."""
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self.index_bytes = index_bytes
@@ -74,14 +75,9 @@ class SegmentTable:
     @contextmanager
     def changing(self) -> Iterator[list[Segment]]:
         """The segments, for the disk thread to change under the lock; they must stay in order."""
-        with self._lock:
+        with self.lock:
             yield self._segments
             self._bases = [segment.base_offset for segment in self._segments]
-
-    @property
-    def lock(self) -> Lock:
-        """To change what is inside a segment without changing the table."""
-        return self._lock
 
     @property
     def active(self) -> Segment:
@@ -99,13 +95,13 @@ class SegmentTable:
     @property
     def size_bytes(self) -> int:
         """The data of all segments and the indexes of the closed ones, in bytes."""
-        with self._lock:
+        with self.lock:
             data = sum(segment.size_bytes for segment in self._segments)
             return data + sum(map(self._index_bytes_of, self._segments[:-1]))
 
     def closed(self) -> list[ClosedSegment]:
         """All but the active one, ascending."""
-        with self._lock:
+        with self.lock:
             return [
                 ClosedSegment(
                     segment.base_offset,
@@ -121,26 +117,26 @@ class SegmentTable:
 
     def location_of(self, offset: int) -> OffsetLocation:
         """Log start, log end and segment of `offset`, all as of one moment."""
-        with self._lock:
+        with self.lock:
             at = max(0, bisect_right(self._bases, offset) - 1)
             view = _view(self._segments[at], offset)
             return OffsetLocation(self._bases[0], self._segments[-1].end_offset, view)
 
     def view_at(self, offset: int) -> SegmentView:
         """The segment that `offset` falls into; below the start, the first one."""
-        with self._lock:
+        with self.lock:
             at = max(0, bisect_right(self._bases, offset) - 1)
             return _view(self._segments[at], offset)
 
     def views_from(self, offset: int) -> list[SegmentView]:
         """The segment that `offset` falls into and all after it."""
-        with self._lock:
+        with self.lock:
             at = max(0, bisect_right(self._bases, offset) - 1)
             return [_view(segment, offset) for segment in self._segments[at:]]
 
     def time_entries(self, base_offset: int) -> list[tuple[int, int]] | None:
         """(timestamp, offset) entries of a segment whose index is in memory, else None."""
-        with self._lock:
+        with self.lock:
             for segment in self._segments:
                 if segment.base_offset == base_offset and segment.index is not None:
                     return segment.index.times.entries()

@@ -95,7 +95,7 @@ def decode_response_header(
     (correlation_id,) = _CORRELATION_ID.unpack_from(data)
     if not response_header_version(api_key, api_version):
         return correlation_id, 4
-    return correlation_id, 5 if data[4:5] == b"\0" else _skip_tags(data, 4)
+    return correlation_id, 5 if len(data) > 4 and not data[4] else _skip_tags(data, 4)
 
 
 def _skip_tags(data: bytes | memoryview, at: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from quorumd.raft.types import Address
@@ -57,20 +56,73 @@ class HungUp(Exception):
         )
 
 
-@dataclass(slots=True)
 class PeerCall:
-    """A request to be sent: `build(version, correlation id)` makes its frame, length and header included,
-    or raises StaleRequest.
+    """A request to be sent; exactly one of `responded` and `failed` is called of it.
 
-    Exactly one of `responded(version, frame, body position, address, is_trusted)` and `failed(reason, error)`
-    is called; `error` is the name of a Kafka error code, or None. An address is trusted if the node there is
-    taken for the peer. `responded` returns True if the response shows that the peer is at that address, False
-    if it shows another node, None if it shows neither.
+    It was sent with `version` and `correlation_id`; `deadline` is on the clock of the event loop.
     """
 
-    api_key: int
-    max_version: int
-    build: Callable[[int, int], bytes]
-    responded: Callable[[int, bytes, int, Address, bool], bool | None]
-    failed: Callable[[str, str | None], None]
-    timeout_ms: int
+    __slots__ = (
+        "api_key",
+        "correlation_id",
+        "deadline",
+        "max_version",
+        "timeout_ms",
+        "version",
+    )
+
+    def __init__(self, api_key: int, max_version: int, timeout_ms: int) -> None:
+        self.api_key = api_key
+        self.max_version = max_version
+        self.timeout_ms = timeout_ms
+        self.version = self.correlation_id = -1
+        self.deadline = 0.0
+
+    def build(self, version: int, correlation_id: int) -> bytes:
+        """The frame, length and header included. Raises StaleRequest."""
+        raise NotImplementedError
+
+    def responded(
+        self, version: int, frame: bytes, at: int, address: Address, is_trusted: bool
+    ) -> bool | None:
+        """A response, whose body begins at `frame[at]`, has come from this address, which is trusted if the
+        node there is taken for the peer.
+
+        True if it shows that the peer is at that address, False if it shows another node, None if neither.
+        """
+        raise NotImplementedError
+
+    def failed(self, reason: str, error: str | None) -> None:
+        """There is no response; `error` is the name of a Kafka error code, or None."""
+        raise NotImplementedError
+
+
+class CallbackCall(PeerCall):
+    """A call made of functions, for what is asked now and then."""
+
+    __slots__ = ("_build", "_failed", "_responded")
+
+    def __init__(
+        self,
+        api_key: int,
+        max_version: int,
+        build: Callable[[int, int], bytes],
+        responded: Callable[[int, bytes, int, Address, bool], bool | None],
+        failed: Callable[[str, str | None], None],
+        timeout_ms: int,
+    ) -> None:
+        super().__init__(api_key, max_version, timeout_ms)
+        self._build = build
+        self._responded = responded
+        self._failed = failed
+
+    def build(self, version: int, correlation_id: int) -> bytes:
+        return self._build(version, correlation_id)
+
+    def responded(
+        self, version: int, frame: bytes, at: int, address: Address, is_trusted: bool
+    ) -> bool | None:
+        return self._responded(version, frame, at, address, is_trusted)
+
+    def failed(self, reason: str, error: str | None) -> None:
+        self._failed(reason, error)

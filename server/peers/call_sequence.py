@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from quorumd.raft.types import Address
@@ -19,16 +18,6 @@ from quorumd.wire.headers import decode_response_header
 from quorumd.wire.registry import APIS
 
 _NO_VERSION: Final = (0, -1)
-
-
-@dataclass(slots=True)
-class PendingCall:
-    """A request that was sent and has no response yet; `deadline` is on the clock of the event loop."""
-
-    call: PeerCall
-    version: int
-    correlation_id: int
-    deadline: float
 
 
 class CallSequence:
@@ -53,8 +42,9 @@ class CallSequence:
         self._correlation_id = correlation_id
         self._on_overdue = on_overdue
         self._transport: asyncio.Transport | None = None
-        self._versions: Mapping[int, tuple[int, int]] = {}
-        self._pending: deque[PendingCall] = deque()
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._pending: deque[PeerCall] = deque()
+        """Those that have no response yet."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
         self.has_responded = False
@@ -68,13 +58,15 @@ class CallSequence:
     def begin(self, transport: asyncio.Transport, versions: Mapping[int, tuple[int, int]]) -> None:
         """Use a new connection; `versions` are the lowest and highest that are served there, by API."""
         self._transport = transport
-        self._versions = versions
+        self._versions = dict(versions)
         self.has_responded = False
 
     def send(self, call: PeerCall) -> None:
         """Send a request; what makes that impossible, it hears in the event loop's next turn."""
         lowest, highest = self._versions.get(call.api_key, _NO_VERSION)
-        version = min(highest, call.max_version)
+        version = call.max_version
+        if version > highest:
+            version = highest
         if version < lowest:
             # No reason to campaign without pre-votes: it does not know votes at all.
             text = f"{self._name} does not serve api {call.api_key} in a version known here"
@@ -92,10 +84,11 @@ class CallSequence:
 
     def _write(self, call: PeerCall, version: int) -> None:
         assert self._transport is not None, "begun"
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        frame = call.build(version, self._correlation_id)
+        self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        frame = call.build(version, correlation_id)
         deadline = self._loop.time() + call.timeout_ms / 1000
-        self._pending.append(PendingCall(call, version, self._correlation_id, deadline))
+        call.version, call.correlation_id, call.deadline = version, correlation_id, deadline
+        self._pending.append(call)
         self._metrics.peer_bytes_sent += len(frame)
         self._transport.write(frame)
         if self._alarm is None or deadline < self._alarm_at:
@@ -108,14 +101,13 @@ class CallSequence:
         """
         if not self._pending:
             raise MalformedMessage("a response to nothing that was asked")
-        pending = self._pending[0]
-        call = pending.call
-        correlation_id, body_at = decode_response_header(call.api_key, pending.version, frame)
-        if correlation_id != pending.correlation_id:
-            raise MalformedMessage(f"correlation id {correlation_id}, not {pending.correlation_id}")
+        call = self._pending[0]
+        correlation_id, body_at = decode_response_header(call.api_key, call.version, frame)
+        if correlation_id != call.correlation_id:
+            raise MalformedMessage(f"correlation id {correlation_id}, not {call.correlation_id}")
         self._pending.popleft()
         self.has_responded = True
-        return call.responded(pending.version, frame, body_at, address, is_trusted)
+        return call.responded(call.version, frame, body_at, address, is_trusted)
 
     def fail_all(self, reason: str) -> None:
         """No response comes any more."""
@@ -124,7 +116,7 @@ class CallSequence:
             self._alarm = None
         pending, self._pending = self._pending, deque()
         for sent in pending:
-            sent.call.failed(reason, None)
+            sent.failed(reason, None)
 
     def _on_alarm(self) -> None:
         self._alarm = None
@@ -134,7 +126,7 @@ class CallSequence:
         if first.deadline > self._loop.time():
             self._arm(first.deadline)
         else:
-            self._on_overdue(f"{self._name} did not respond in {first.call.timeout_ms} ms")
+            self._on_overdue(f"{self._name} did not respond in {first.timeout_ms} ms")
 
     def _arm(self, deadline: float) -> None:
         if self._alarm is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum, auto
 from functools import partial
 from typing import Final, Protocol
@@ -32,10 +32,11 @@ from quorumd.raft.types import Address, ReplicaKey
 from quorumd.server.model.kafka_drift import KafkaDrift
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.model.peer_calls import PeerCall, StaleRequest
+from quorumd.server.model.peer_calls import CallbackCall, PeerCall, StaleRequest
 from quorumd.server.model.runtime import PeerChannel, PeerChannelFactory
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.peers.fetch_call import FETCH, FETCH_VERSION_MAX, FetchCall, Fetching
 from quorumd.server.peers.forwarded_request import ForwardedRequest
 from quorumd.server.peers.peer_addresses import RESPONSES, PeerAddresses
 from quorumd.server.peers.peer_channel import request_frame
@@ -64,10 +65,10 @@ FORWARDED_BYTES_MAX: Final = 8 << 20
 FORWARDED_BYTES_MIN: Final = FORWARDED_BYTES_MAX // 256
 """Bytes that each request counts for at least: all may fail together."""
 
-FETCH, FETCH_SNAPSHOT = 1, 59
+FETCH_SNAPSHOT: Final = 59
 CHANGES: Final = (voter_changes.ADD_VOTER, voter_changes.REMOVE_VOTER, voter_changes.UPDATE_VOTER)
 MAX_VERSIONS: Final = {
-    FETCH: 18,
+    FETCH: FETCH_VERSION_MAX,
     VOTE: 2,
     BEGIN_QUORUM_EPOCH: 1,
     END_QUORUM_EPOCH: 1,
@@ -114,7 +115,7 @@ class FetchedData(Protocol):
         """A chunk of a snapshot."""
 
 
-class Outbound:
+class Outbound(Fetching):
     """Sends one partition's requests. `handle` takes the events that come of them."""
 
     def __init__(
@@ -136,6 +137,7 @@ class Outbound:
         self._handle = handle
         self._make_channel = make_channel
         self.node = node
+        self._is_kafka_log = node.config.is_kafka_log
         self.addresses = PeerAddresses(
             node, settings.listener, settings.bootstrap_servers, self.on_peer_connected
         )
@@ -144,7 +146,11 @@ class Outbound:
         self._fetch_frames = FetchRequestFrames(
             topic, self._client_id, node.local, settings.fetch_wait_ms
         )
+        self._fetch_timeout_ms = settings.request_timeout_ms + settings.fetch_wait_ms
         self._channels: dict[tuple[Peer, Use], PeerChannel] = {}
+        self._fetched_from: Peer | None = None
+        self._fetch_channel: PeerChannel | None = None
+        """To `_fetched_from`; one of `_channels`, whose keys are hashed by Python."""
         self._changes: set[PeerChannel] = set()
         self._forwarded_bytes = 0
         self._max_bytes = FETCH_MAX_BYTES
@@ -164,6 +170,7 @@ class Outbound:
         self._is_closed = True
         channels = [*self._channels.values(), *self._changes]
         self._channels, self._changes = {}, set()
+        self._fetch_channel = None
         return asyncio.gather(*(channel.close() for channel in channels))
 
     def is_behind(self, replica_id: int) -> bool:
@@ -187,6 +194,7 @@ class Outbound:
         for peer, use in list(self._channels):
             if isinstance(peer, ReplicaKey) and peer not in known:
                 self._channels.pop((peer, use)).discard()
+                self._fetch_channel = None
                 is_one = self.addresses.is_voter_or_leader(peer.id)
                 self.links.forget(self._in_words(peer), None if is_one else peer.id)
 
@@ -220,7 +228,7 @@ class Outbound:
             self.addresses,
             self.links,
             self._handle,
-            self._drift if self.node.config.is_kafka_log else None,
+            self._drift if self._is_kafka_log else None,
         )
 
     def _ask_for_change(self, leader: ReplicaKey, call: PeerCall) -> None:
@@ -242,7 +250,10 @@ class Outbound:
             call.failed(reason, error)
             end()
 
-        channel.call(replace(call, responded=responded, failed=failed))
+        asked = CallbackCall(
+            call.api_key, call.max_version, call.build, responded, failed, call.timeout_ms
+        )
+        channel.call(asked)
 
     def _name(self, peer: Peer) -> str:
         return f"replica {peer}" if isinstance(peer, ReplicaKey) else self._in_words(peer)
@@ -261,28 +272,29 @@ class Outbound:
             return
         request, to, request_id = effect.request, effect.to, effect.request_id
         if isinstance(request, Fetch):
-            key = FETCH
-            build: Callable[[int, int], bytes] = partial(self._fetch_frame, request)
-            timeout_ms = self._settings.request_timeout_ms + self._settings.fetch_wait_ms
-        else:
-            assert isinstance(to, ReplicaKey), "only fetches go to bootstrap servers"
-            key, message = self._message(request, to)
-            build = partial(self._frame, key, message)
-            if isinstance(request, (AddVoter, RemoveVoter)):
-                build = partial(self._registration_frame, request, build)
-            timeout_ms = self._settings.request_timeout_ms
-        call = PeerCall(
+            fetch = FetchCall(self, request, request_id, to, self._fetch_timeout_ms)
+            channel = self._fetch_channel
+            if channel is None or to is not self._fetched_from:
+                self._fetched_from = to
+                self._fetch_channel = channel = self._channel(to, _FETCHES)
+            channel.call(fetch)
+            return
+        assert isinstance(to, ReplicaKey), "only fetches go to bootstrap servers"
+        key, message = self._message(request, to)
+        build: Callable[[int, int], bytes] = partial(self._frame, key, message)
+        if isinstance(request, (AddVoter, RemoveVoter)):
+            build = partial(self._registration_frame, request, build)
+        call = CallbackCall(
             api_key=key,
             max_version=MAX_VERSIONS[key],
             build=build,
-            responded=partial(self._on_response, key, request_id, to),
-            failed=partial(self._on_failure, request_id),
-            timeout_ms=timeout_ms,
+            responded=partial(self.on_response, key, request_id, to),
+            failed=partial(self.on_failure, request_id),
+            timeout_ms=self._settings.request_timeout_ms,
         )
-        use = _FETCHES if key in (FETCH, FETCH_SNAPSHOT) else _ELECTIONS
-        self._channel(to, use).call(call)
+        self._channel(to, _FETCHES if key == FETCH_SNAPSHOT else _ELECTIONS).call(call)
 
-    def _fetch_frame(self, request: Fetch, version: int, correlation_id: int) -> bytes:
+    def fetch_frame(self, request: Fetch, version: int, correlation_id: int) -> bytes:
         return self._fetch_frames.of(
             request, version, correlation_id, self.node.cluster_id, self._max_bytes
         )
@@ -374,7 +386,7 @@ class Outbound:
             is_too_late = forwarded.is_sent or self.node.is_leader
             (lost if lost is not None and is_too_late else otherwise)()
 
-        call = PeerCall(
+        call = CallbackCall(
             api_key=request.api_key,
             max_version=request.api_version,
             build=forwarded.frame,
@@ -407,7 +419,7 @@ class Outbound:
                 raise UnsupportedVersion(f"the leader does not know version {version}")
             return self._frame(key, message, version, correlation_id)
 
-        call = PeerCall(
+        call = CallbackCall(
             api_key=key,
             max_version=version,
             build=build,
@@ -419,7 +431,7 @@ class Outbound:
 
     # -- responses
 
-    def _on_response(
+    def on_response(
         self,
         key: int,
         request_id: int,
@@ -447,7 +459,7 @@ class Outbound:
         names_receiver = key in (VOTE, BEGIN_QUORUM_EPOCH) and version > 0
         return addresses.is_from(to, address, event, names_receiver=names_receiver)
 
-    def _on_failure(self, request_id: int, reason: str, error: str | None) -> None:
+    def on_failure(self, request_id: int, reason: str, error: str | None) -> None:
         self._handle(RequestFailed(request_id=request_id, reason=reason, error=error))
 
     def _event(self, key: int, request_id: int, version: int, frame: bytes, at: int) -> Event:
@@ -456,7 +468,7 @@ class Outbound:
             response = fetch_response_received(version, frame, at, topic, request_id, listener)
             fetched = response.fetched
             if fetched is not None:
-                if self.node.config.is_kafka_log:
+                if self._is_kafka_log:
                     data = bytes(fetched.chunk.data)
                     self._drift.note_records(unknown_records(data), finalized_levels(data))
                 self._fetched.hold_fetched(request_id, fetched)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from struct import Struct
 from typing import Final, Protocol, cast
 
 from quorumd.security.errors import CertificateProblem, PeerSpeaksTls
@@ -18,6 +19,7 @@ from quorumd.wire.registry import API_VERSIONS_KEY
 
 API_VERSIONS_VERSION: Final = 3
 HANDSHAKE_ID: Final = 1
+_LENGTH: Final = Struct(">I")
 _LENGTH_BYTES: Final = 4
 RESPONSE_BYTES_MAX: Final = 128 * 2**20
 """No peer sends a larger response: a fetch asks for at most 8 MiB plus one batch."""
@@ -103,8 +105,8 @@ class PeerConnection(asyncio.Protocol):
         size = len(data)
         self._metrics.peer_bytes_received += size
         try:
-            if size > _LENGTH_BYTES and not self._buffer.bytes_held:
-                length = int.from_bytes(data[:_LENGTH_BYTES], "big")
+            if size > _LENGTH_BYTES and self._buffer.is_empty():
+                (length,) = _LENGTH.unpack_from(data)
                 if length == size - _LENGTH_BYTES <= RESPONSE_BYTES_MAX:
                     # One whole response, as nearly all of them come.
                     self._on_frame(data[_LENGTH_BYTES:])

@@ -27,7 +27,6 @@ from quorumd.server.translate.common import (
     error_code,
     error_name,
     id_or_minus_one,
-    id_or_none,
     leader_hint,
     leader_nodes,
     request_failed,
@@ -278,23 +277,36 @@ def fetch_response_received(
         response = FastFetchResponse.from_message(message, version)
         if response is None:
             raise InvalidRequestShape("a fetch response is about exactly one partition")
-    if response.error_code:
-        return _refused(request_id, response.error_code, response.node_endpoints)
+    (
+        top_error,
+        named,
+        partition,
+        error,
+        high_watermark,
+        _,
+        _,
+        diverging,
+        leader_id,
+        epoch,
+        snapshot,
+        records,
+        endpoints,
+    ) = response
+    if top_error:
+        return _refused(request_id, top_error, endpoints)
     asked = topic.id_bytes if version >= TOPIC_ID_SINCE else topic.name_bytes
-    if response.topic != asked or response.partition != topic.index:
+    if named != asked or partition != topic.index:
         raise InvalidRequestShape("a fetch response is about a partition that was not asked for")
-    records = response.records
     fetched = fetched_batches(
         records if isinstance(records, bytes) else bytes(records), FETCH_BATCHES_MAX
     )
-    diverging, snapshot = response.diverging_epoch, response.snapshot_id
     if snapshot is not None and min(snapshot) < 0:
         raise InvalidRequestShape(f"half a snapshot id: {snapshot}")
     event = FetchResponseReceived(
         request_id,
-        error_name(response.partition_error_code),
-        _hint(response.leader_id, response.leader_epoch, response.node_endpoints, listener),
-        id_or_none(response.high_watermark),
+        error_name(error) if error else None,
+        _hint(leader_id, epoch, endpoints, listener),
+        None if high_watermark < 0 else high_watermark,
         None if diverging is None else OffsetAndEpoch(diverging[1], diverging[0]),
         None if snapshot is None else SnapshotId(snapshot[0], snapshot[1]),
         None if fetched is None else _fetched_records(fetched, request_id),

@@ -25,6 +25,7 @@ from quorumd.wire.sequence_check import offset_problem
 
 # base offset, length, epoch, magic, crc, attributes, last offset delta, max timestamp, producer id
 _HEADER: Final = Struct(">qiibIhi8xqq")
+_OFFSET: Final = Struct(">q")
 _LENGTH_MIN: Final = BATCH_OVERHEAD - LOG_OVERHEAD
 
 
@@ -58,13 +59,17 @@ def fetched_batches(data: bytes, batches_max: int) -> FetchedBatches | None:
     What is left of a batch at the end is no record: Apache Kafka's leaders cut a response at so many bytes.
     Raises CorruptBatch, with its position, for the first one that is damaged or out of order.
     """
+    end = len(data)
+    if end < BATCH_OVERHEAD:
+        return None
     epochs: list[tuple[int, int]] = []
     control: list[tuple[int, RaftControlRecord]] = []
     of_producers: list[BatchHeader] = []
-    first_offset = next_offset = int.from_bytes(data[:8], "big", signed=True)
+    first_offset: int
+    (first_offset,) = _OFFSET.unpack_from(data)
+    next_offset = first_offset
     newest_ms = newest_offset = last_epoch = -1
     at = count = 0
-    end = len(data)
     base_offset: int
     length: int
     epoch: int
@@ -83,8 +88,11 @@ def fetched_batches(data: bytes, batches_max: int) -> FetchedBatches | None:
         batch_end = at + length + LOG_OVERHEAD
         if batch_end > end:
             break
-        covered = memoryview(data) if length >= VIEW_PAYS_BYTES else data
-        if crc32c(covered[at + CRC_FROM : batch_end]) != crc:
+        if length < VIEW_PAYS_BYTES:
+            found: int = crc32c(data[at + CRC_FROM : batch_end])
+        else:
+            found = crc32c(memoryview(data)[at + CRC_FROM : batch_end])
+        if found != crc:
             raise CorruptBatch("the CRC does not match the contents", at)
         if base_offset != next_offset or delta < 0:
             raise CorruptBatch(offset_problem(read_header(data, at), next_offset), at)

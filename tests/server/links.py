@@ -11,7 +11,7 @@ from typing import Any
 
 from quorumd.raft.types import Address
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.model.peer_calls import PeerCall, StaleRequest
+from quorumd.server.model.peer_calls import CallbackCall, StaleRequest
 from quorumd.server.peers.link_security import LinkSecurity
 from quorumd.server.peers.peer_channel import TcpPeerChannel, request_frame
 from quorumd.wire.codec import decode, encode
@@ -201,7 +201,7 @@ class Owner:
         def failed(reason: str, error: str | None) -> None:
             self.outcomes.append((name, "failed", error, reason))
 
-        self.link.call(PeerCall(VOTE, 2, build, answered, failed, timeout_ms))
+        self.link.call(CallbackCall(VOTE, 2, build, answered, failed, timeout_ms))
 
     async def outcome(self, count: int = 1) -> list[tuple[Any, ...]]:
         await until(lambda: len(self.outcomes) >= count)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.model.peer_calls import PeerCall
+from quorumd.server.model.peer_calls import CallbackCall
 from quorumd.server.peers.call_sequence import CallSequence
 
 API = 1
@@ -40,11 +39,15 @@ class Loop:
         self.now_s = now_s
 
 
-def waits(timeout_ms: int) -> PeerCall:
-    return PeerCall(
+def frame(version: int, correlation_id: int) -> bytes:
+    return b"frame"
+
+
+def waits(timeout_ms: int, build: Callable[[int, int], bytes] = frame) -> CallbackCall:
+    return CallbackCall(
         api_key=API,
         max_version=0,
-        build=lambda version, correlation_id: b"frame",
+        build=build,
         responded=lambda *response: None,
         failed=lambda reason, error: None,
         timeout_ms=timeout_ms,
@@ -97,5 +100,5 @@ def test_correlation_ids_begin_anew_behind_the_greatest() -> None:
     transport = SimpleNamespace(write=lambda frame: None)
     calls.begin(cast(asyncio.Transport, transport), {API: (0, 0)})
     for _ in range(3):
-        calls.send(replace(waits(500), build=build))
+        calls.send(waits(500, build))
     assert numbers == [0x7FFFFFFF, 0, 1]

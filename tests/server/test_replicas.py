@@ -228,7 +228,7 @@ def test_a_voter_set_that_contradicts_itself_fails_the_fetch_and_nothing_else(
             data = control_records.encode_control_batch(
                 [control_records.KRaftVoters(voters=twice)], base_offset=0, epoch=1, timestamp_ms=1
             )
-            at.outbound._on_response(
+            at.outbound.on_response(
                 FETCH, 7, key(2), VERSION, *fetch_answer(data), ("two", 1), True
             )
             (event,) = at.events

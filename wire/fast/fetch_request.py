@@ -44,7 +44,7 @@ _HIGH_WATERMARK_TAG: Final = b"\1\x08"
 _SENDER_BYTES_MAX: Final = 256
 _LENGTH: Final = Struct(">i")
 _LENGTH_AND_IDS: Final = Struct(">ihhi")
-_new_tuple = tuple.__new__
+_new_tuple: Final = tuple.__new__
 
 
 class FastFetch(NamedTuple):
