@@ -7,6 +7,8 @@ import random
 import re
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +16,8 @@ import pytest
 
 from quorumd.wire.messages.describe_quorum import DescribeQuorumResponsePartition
 from tests.clients.adapters import CLIENTS
-from tests.clients.jvm import TOOLS, Command, run_all
+from tests.clients.jvm import TOOLS
+from tests.support.kafka_tools import KafkaTools
 from tests.support.live_cluster import TOPIC, Cluster
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
@@ -26,6 +29,12 @@ UPGRADE = ("upgrade", "--feature", "kraft.version=1")
 RECORDS, RECORD_BYTES = 30, 500_000
 # Younger than anything else in the log, and within what a node takes of the future.
 FIRST_MS = int(time.time() * 1000) + 3_000_000
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaTools]:
+    with closing(KafkaTools(tmp_path_factory.mktemp("tools"))) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +59,7 @@ class Asked(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def asked(cluster: Cluster, written: list[int]) -> Asked:
+def asked(cluster: Cluster, written: list[int], tools: KafkaTools) -> Asked:
     """Every tool, run once; all of them ended well."""
     cluster.start()
     cluster.wait_ready()
@@ -60,26 +69,27 @@ def asked(cluster: Cluster, written: list[int]) -> Asked:
     offsets = (*server, "--topic", TOPIC, "--time")
     get_offsets = f"{TOOLS}.GetOffsetShell"
     commands = {
-        "status": Command(QUORUM, (*server, "describe", "--status")),
-        "replication": Command(QUORUM, (*server, "describe", "--replication")),
-        "controller status": Command(QUORUM, (*controller, "describe", "--status")),
-        "controller replication": Command(QUORUM, (*controller, "describe", "--replication")),
-        "topics": Command(TOPICS, (*server, "--list")),
-        "topic": Command(TOPICS, (*server, "--describe")),
-        "cluster id": Command(f"{TOOLS}.ClusterTool", ("cluster-id", *server)),
-        "features": Command(f"{TOOLS}.FeatureCommand", (*server, "describe")),
-        "controller features": Command(f"{TOOLS}.FeatureCommand", (*controller, "describe")),
-        "upgrade": Command(f"{TOOLS}.FeatureCommand", (*server, *UPGRADE)),
-        "controller upgrade": Command(f"{TOOLS}.FeatureCommand", (*controller, *UPGRADE)),
-        "log dirs": Command(f"{TOOLS}.LogDirsCommand", (*server, "--describe")),
-        "earliest": Command(get_offsets, (*offsets, "earliest")),
-        "latest": Command(get_offsets, (*offsets, "latest")),
-        "by time": Command(get_offsets, (*offsets, str(FIRST_MS + 7))),
-        "max timestamp": Command(get_offsets, (*offsets, "max-timestamp")),
-        "versions": Command(f"{TOOLS}.BrokerApiVersionsCommand", server),
+        "status": (QUORUM, *server, "describe", "--status"),
+        "replication": (QUORUM, *server, "describe", "--replication"),
+        "controller status": (QUORUM, *controller, "describe", "--status"),
+        "controller replication": (QUORUM, *controller, "describe", "--replication"),
+        "topics": (TOPICS, *server, "--list"),
+        "topic": (TOPICS, *server, "--describe"),
+        "cluster id": (f"{TOOLS}.ClusterTool", "cluster-id", *server),
+        "features": (f"{TOOLS}.FeatureCommand", *server, "describe"),
+        "controller features": (f"{TOOLS}.FeatureCommand", *controller, "describe"),
+        "upgrade": (f"{TOOLS}.FeatureCommand", *server, *UPGRADE),
+        "controller upgrade": (f"{TOOLS}.FeatureCommand", *controller, *UPGRADE),
+        "log dirs": (f"{TOOLS}.LogDirsCommand", *server, "--describe"),
+        "earliest": (get_offsets, *offsets, "earliest"),
+        "latest": (get_offsets, *offsets, "latest"),
+        "by time": (get_offsets, *offsets, str(FIRST_MS + 7)),
+        "max timestamp": (get_offsets, *offsets, "max-timestamp"),
+        "versions": (f"{TOOLS}.BrokerApiVersionsCommand", *server),
     }
     found = {}
-    for name, done in zip(commands, run_all(commands.values()), strict=True):
+    for name, (tool, *arguments) in commands.items():
+        done = tools.run(tool, *arguments)
         assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
         assert "Exception" not in done.stderr, f"{name}: {done.stderr}"
         found[name] = done.stdout
@@ -144,9 +154,9 @@ def test_an_upgrade_to_the_level_that_is_there_succeeds(asked: Asked) -> None:
         assert "kraft.version was upgraded to 1" in asked.outputs[way]
 
 
-def test_an_upgrade_of_anything_else_says_why_not(cluster: Cluster) -> None:
+def test_an_upgrade_of_anything_else_says_why_not(cluster: Cluster, tools: KafkaTools) -> None:
     arguments = ("--bootstrap-server", cluster.bootstrap, "upgrade", "--feature", "group.version=1")
-    (done,) = run_all([Command(f"{TOOLS}.FeatureCommand", arguments)])
+    done = tools.run(f"{TOOLS}.FeatureCommand", *arguments)
     assert done.returncode == 1
     assert "there is no feature group.version here" in done.stdout + done.stderr
 
@@ -176,18 +186,19 @@ def test_offsets_are_found_by_name_and_by_time(
     assert asked.outputs["versions"].count("Produce(0): 0 to 13") == len(cluster.ids)
 
 
-def test_segments_are_dumped(cluster: Cluster, written: list[int]) -> None:
+def test_segments_are_dumped(cluster: Cluster, written: list[int], tools: KafkaTools) -> None:
     """The closed ones of a running node, and all of a stopped one, indexes included."""
     node = cluster.wait_leader()
     end = cluster.wait_converged()
     closed = sorted(cluster.log_folder(node).glob("*.log"))[:-1]
     assert len(closed) >= 2
-    live = run_all([_dump(closed)])[0]
+    live = tools.run(DUMP, "--print-data-log", "--files", _joined(closed))
     cluster.stop(node)
     files = sorted(cluster.log_folder(node).glob("*.log"))
     indexes = sorted(cluster.log_folder(node).glob("*index"))
     assert len(indexes) == 2 * len(files)
-    stopped, checked = run_all([_dump(files), Command(DUMP, ("--files", _joined(indexes)))])
+    stopped = tools.run(DUMP, "--print-data-log", "--files", _joined(files))
+    checked = tools.run(DUMP, "--files", _joined(indexes))
 
     offsets = dumped_offsets(live)
     assert offsets == list(range(len(offsets)))
@@ -206,10 +217,6 @@ def dumped_offsets(done: subprocess.CompletedProcess[str]) -> list[int]:
     for complaint in ("invalid bytes", "isValid: false", "Error at"):
         assert complaint not in done.stdout
     return [int(found) for found in re.findall(r"^\| offset: (\d+)", done.stdout, re.MULTILINE)]
-
-
-def _dump(files: list[Path]) -> Command:
-    return Command(DUMP, ("--print-data-log", "--files", _joined(files)))
 
 
 def _joined(files: list[Path]) -> str:
