@@ -19,6 +19,8 @@ from tests.support.ports import free_port
 _PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 _SETTLED_S = 3.0
 """So long a server loads classes after its start."""
+_END_S = 120.0
+"""A server writes the archive while it ends: where it is killed, there is none."""
 
 
 def archive_classes() -> None:
@@ -58,7 +60,7 @@ def _run_server(java_option: str) -> None:
         server.format()
         server.start()
         time.sleep(_SETTLED_S)
-        server.stop()
+        server.stop(_END_S)
 
 
 if __name__ == "__main__" and missing_tools() is None:  # before the tests, as the download

@@ -123,9 +123,9 @@ class KafkaController:
                 raise RuntimeError(f"the Kafka controller did not start: {tail}")
             time.sleep(0.05)
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """SIGTERM, and SIGKILL if that takes too long: a controller alone cannot hand over."""
-        self._end(signal.SIGTERM)
+        self._end(signal.SIGTERM, timeout_s)
 
     def kill(self) -> None:
         """SIGKILL: its active segment stays as it is, zeros behind the data included."""
@@ -143,13 +143,13 @@ class KafkaController:
         assert self._process is not None, "it runs"
         self._process.send_signal(number)
 
-    def _end(self, signal_number: signal.Signals) -> None:
+    def _end(self, signal_number: signal.Signals, timeout_s: float = STOP_TIMEOUT_S) -> None:
         process, self._process = self._process, None
         if process is None:
             return
         process.send_signal(signal_number)
         try:
-            process.wait(STOP_TIMEOUT_S)
+            process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
