@@ -26,6 +26,9 @@ ANSWER_S = 0.3
 CALM_S = 60.0
 """Behind the faults: everybody gets the lock then."""
 
+BELIEVING = ("wanting", "holding")
+"""Phases in which a process may believe that it holds the lock."""
+
 MakeContender = Callable[[Place, ClaimRecord], Contender]
 
 
@@ -86,7 +89,7 @@ class Process:
 
     def believes(self, now_s: float) -> bool:
         """Would it say that it holds the lock, if it were asked now?"""
-        if self.contender is None or self.phase not in ("wanting", "holding"):
+        if self.contender is None or self.phase not in BELIEVING:
             return False
         return self.contender.holds(self.clock_s(now_s))
 
@@ -150,16 +153,20 @@ class LockModel:
 
     def _run_until(self, end_s: float) -> None:
         while self._events and self._events[0][0] < end_s:
-            # Beliefs end by clocks alone, and begin in events: to judge these moments is enough.
+            # Beliefs end by clocks alone, and begin in events: to judge behind each of these is enough.
             self.now_s, _, action = heapq.heappop(self._events)
-            self._judge()
             action()
             self._judge()
 
     def _judge(self) -> None:
-        believers = [each for each in self.processes if each.believes(self.now_s)]
+        now_s = self.now_s
+        believers = [
+            each.number
+            for each in self.processes
+            if each.phase in BELIEVING and each.believes(now_s)
+        ]
         if len(believers) > 1:
-            raise Overlap(f"at {self.now_s:.3f} {[each.number for each in believers]}")
+            raise Overlap(f"at {now_s:.3f} {believers}")
 
     def _later(self, delay_s: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._events, (self.now_s + delay_s, next(self._order), action))

@@ -47,12 +47,13 @@ def test_an_outage_costs_nobody_the_place_in_the_queue() -> None:
 
 def test_a_turn_that_an_outage_counts_for_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AnsweredTime, "at", lambda self, now_s: now_s)
-    expelled = 0
-    for seed in SEEDS:
+
+    def is_seen_here(seed: int) -> bool:
         model = LockModel(seed, size=5, only_outages=True)
         model.run(SECONDS)
-        expelled += model.expelled
-    assert expelled
+        return model.expelled > 0
+
+    assert any(map(is_seen_here, SEEDS))
 
 
 class CountsFromTheAnswer(Contender):
@@ -138,22 +139,23 @@ class TakesWhatIsUnseenForUnchanged(Contender):
         return write._replace(since=max(write.since, self._queue_offset + 20))
 
 
-MISTAKES: list[MakeContender] = [
-    CountsFromTheAnswer,
-    CountsFromTheNewestAttempt,
-    NeverLooksAtTheClock,
-    Unconditional,
-    RenewsAnything,
-    GivesBackAnything,
-    TakesWhatIsUnseenForUnchanged,
-    HandsOverAnything,
-    HandsOverWithoutALookAtTheQueue,
-    CountsAHandOverFromItsReading,
-]
+MISTAKES: dict[MakeContender, int] = {
+    CountsFromTheAnswer: 1,
+    CountsFromTheNewestAttempt: 60,
+    NeverLooksAtTheClock: 2,
+    Unconditional: 2,
+    RenewsAnything: 6,
+    GivesBackAnything: 24,
+    TakesWhatIsUnseenForUnchanged: 4,
+    HandsOverAnything: 1,
+    HandsOverWithoutALookAtTheQueue: 69,
+    CountsAHandOverFromItsReading: 6,
+}
+"""And the seed that has seen it before: that one is tried first."""
 
 
-def is_seen(make: MakeContender, *, size: int = 4, pace: float = 1.0) -> bool:
-    for seed in PLANTED_SEEDS:
+def is_seen(make: MakeContender, first: int, *, size: int = 4, pace: float = 1.0) -> bool:
+    for seed in (first, *PLANTED_SEEDS):
         try:
             LockModel(seed, make, size=size, pace=pace).run(SECONDS)
         except (Overlap, NoHeir):
@@ -161,14 +163,14 @@ def is_seen(make: MakeContender, *, size: int = 4, pace: float = 1.0) -> bool:
     return False
 
 
-@pytest.mark.parametrize("make", MISTAKES)
-def test_a_planted_mistake_is_seen(make: MakeContender) -> None:
-    assert is_seen(make)
+@pytest.mark.parametrize(("make", "first"), MISTAKES.items())
+def test_a_planted_mistake_is_seen(make: MakeContender, first: int) -> None:
+    assert is_seen(make, first)
 
 
 def test_clocks_of_different_rates_need_the_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "ALLOWANCE", 0.0)
-    assert is_seen(Contender, size=3, pace=0.1)
+    assert is_seen(Contender, 5, size=3, pace=0.1)
 
 
 def test_with_it_quick_readers_see_no_two() -> None:
