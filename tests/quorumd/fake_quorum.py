@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -586,8 +587,7 @@ class FakeNode:
 
 def _slice(log: list[bytes], offset: int, max_bytes: int) -> bytes:
     """Batches from the one that holds `offset`; cut at `max_bytes`, but the first one is whole."""
-    headers: list[tuple[BatchHeader, bytes]] = [(read_header(batch), batch) for batch in log]
-    wanted = [batch for header, batch in headers if header.next_offset > offset]
+    wanted = log[bisect_right(log, offset, key=lambda batch: read_header(batch).next_offset) :]
     if not wanted:
         return b""
     return b"".join(wanted)[: max(max_bytes, len(wanted[0]))]
