@@ -17,14 +17,13 @@ from quorumd.storage.layout import index_path, log_path
 from quorumd.storage.reader import TailKind
 from tests.pipeline.parsed import ALL
 from tests.storage import test_crash
-from tests.storage.faulty_filesystem import Survival
+from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
 from tests.storage.helpers import (
     DIRECTORY,
     append,
+    at_losses,
     batch,
-    crash,
     crash_points,
-    empty_disk,
     open_log,
 )
 
@@ -338,14 +337,12 @@ def test_after_any_power_failure_the_data_ends_where_a_start_ends_it(
     batches_per_sync: int, is_large: bool, survival: Survival
 ) -> None:
     points = list(crash_points(test_crash.Story(batches_per_sync, is_large).run))
-    for at in points[::5] if len(points) < 1000 else points[::29]:
-        story = test_crash.Story(batches_per_sync, is_large)
-        fs = empty_disk()
-        crash(fs, at, story.run)
+
+    def look(at: int, story: test_crash.Story, fs: FaultyFileSystem) -> None:
         found = fs.crash(survival, Random(at))
         log = story.reopen(fs.crash(survival, Random(at)))
         if not found.listdir(DIRECTORY):
-            continue
+            return
         (replica,) = find_replicas([DIRECTORY], found)
         end = None
         for each in replica.segments:
@@ -360,6 +357,9 @@ def test_after_any_power_failure_the_data_ends_where_a_start_ends_it(
             assert end in (None, plan.start_offset)
             end = plan.end_offset
         assert end == log.log_end_offset, (at, survival)
+
+    chosen = frozenset(points[::5] if len(points) < 1000 else points[::29])
+    at_losses(test_crash.Story(batches_per_sync, is_large), chosen, look)
 
 
 def test_what_the_index_leaves_unseen_is_named_by_whoever_reads_the_range(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ call, short writes.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from random import Random
@@ -122,6 +122,8 @@ class FaultyFileSystem:
         self._locked: dict[int, _File] = {}
         self.calls = 0
         self.crash_at: int | None = None
+        self.before_change: Callable[[int], object] = lambda call: None
+        """Called with the number of a call, before anything changes."""
         self.capacity_bytes: int | None = None
         self.write_bytes_max: int | None = None
         self.errors: dict[str, int] = {}
@@ -137,6 +139,7 @@ class FaultyFileSystem:
         self.log.append(call)
         if self.crash_at is not None and self.calls >= self.crash_at:
             raise PowerLoss
+        self.before_change(self.calls)
         self._fail_if_asked(call)
 
     def _fail_if_asked(self, call: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from quorumd.raft.types import SnapshotId
 from quorumd.storage.errors import StorageError
@@ -17,6 +19,15 @@ from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss
 
 DIRECTORY = Path("/data/__cluster_metadata-0")
 START_MS = 1_700_000_000_000
+
+
+class Told(Protocol):
+    """What runs on a disk, and knows at each moment what must be there after a power loss."""
+
+    def run(self, fs: FaultyFileSystem) -> None: ...
+
+
+Story = TypeVar("Story", bound=Told)
 
 
 def batch(
@@ -65,6 +76,31 @@ def crash(fs: FaultyFileSystem, at: int, run: Callable[[FaultyFileSystem], objec
     fs.crash_at = at
     with suppress(PowerLoss):
         run(fs)
+
+
+def at_losses(
+    story: Story, points: Collection[int], look: Callable[[int, Story, FaultyFileSystem], object]
+) -> None:
+    """Each of these `crash_points` of a story in one run: `look` gets its number, a copy of the story as it
+    is, and the disk, for `FaultyFileSystem.crash`, which changes nothing of it: the story goes on behind."""
+    fs = empty_disk()
+    failures: list[Exception] = []
+
+    def on_change(call: int) -> None:
+        if call in points:
+            try:
+                look(call, deepcopy(story), fs)
+            except Exception as error:
+                # Nothing of what runs may take it for an error of the disk.
+                failures.append(error)
+                raise PowerLoss from error
+
+    fs.before_change = on_change
+    with suppress(PowerLoss):
+        story.run(fs)
+        on_change(fs.calls + 1)
+    for failure in failures:
+        raise failure
 
 
 def open_log(

@@ -19,6 +19,7 @@ from quorumd.wire.records import iter_headers
 from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
 from tests.storage.helpers import (
     DIRECTORY,
+    at_losses,
     batch,
     contents,
     crash,
@@ -129,16 +130,17 @@ def test_nothing_synced_is_lost_wherever_the_power_goes(
     batches_per_sync: int, is_large: bool, survival: Survival
 ) -> None:
     points = list(crash_points(Story(batches_per_sync, is_large).run))
-    # Small segments are full after two writes: far more calls of the same kinds.
-    for at in points if len(points) < 1000 else points[::9]:
-        story = Story(batches_per_sync, is_large)
-        fs = empty_disk()
-        crash(fs, at, story.run)
+
+    def look(at: int, story: Story, fs: FaultyFileSystem) -> None:
         try:
             story.check(fs.crash(survival, Random(at)))
         except (AssertionError, DamagedLog) as error:
             error.add_note(f"power lost at call {at}, {survival}")
             raise
+
+    # Small segments are full after two writes: far more calls of the same kinds.
+    chosen = frozenset(points if len(points) < 1000 else points[::9])
+    at_losses(Story(batches_per_sync, is_large), chosen, look)
 
 
 @pytest.mark.parametrize("survival", [Survival.PREFIX, Survival.SECTORS, Survival.PAGES])
@@ -146,26 +148,24 @@ def test_nothing_synced_is_lost_wherever_the_power_goes(
 def test_a_second_crash_during_recovery_loses_nothing_either(
     batches_per_sync: int, is_large: bool, survival: Survival
 ) -> None:
-    for at in list(crash_points(Story(batches_per_sync, is_large).run))[::3]:
-        story = Story(batches_per_sync, is_large)
-        fs = empty_disk()
-        crash(fs, at, story.run)
+    points = list(crash_points(Story(batches_per_sync, is_large).run))
+
+    def look(at: int, story: Story, fs: FaultyFileSystem) -> None:
         random = Random(at)
         second = fs.crash(survival, random)
         again = second.calls + random.randint(1, 6)
-        crash(second, again, lambda disk, story=story: story.reopen(disk).close())
+        crash(second, again, lambda disk: story.reopen(disk).close())
         try:
             story.check(second.crash(survival, random))
         except (AssertionError, DamagedLog) as error:
             error.add_note(f"power lost at call {at} and then at call {again}")
             raise
 
+    at_losses(Story(batches_per_sync, is_large), frozenset(points[::3]), look)
+
 
 def test_an_interrupted_roll_leaves_a_closed_segment_with_good_indexes() -> None:
-    for at in crash_points(Story(1).run):
-        story = Story(1)
-        fs = empty_disk()
-        crash(fs, at, story.run)
+    def look(at: int, story: Story, fs: FaultyFileSystem) -> None:
         after = fs.crash(Survival.LOSE, Random(0))
         log = reopen(after)
         names = after.listdir(DIRECTORY)
@@ -176,6 +176,8 @@ def test_an_interrupted_roll_leaves_a_closed_segment_with_good_indexes() -> None
             newest = max(header.max_timestamp for _, header in iter_headers(data))
             assert times[-12:-4] == newest.to_bytes(8, "big")
         log.close()
+
+    at_losses(Story(1), frozenset(crash_points(Story(1).run)), look)
 
 
 def test_a_directory_entry_is_synced_before_bytes_are_acknowledged() -> None:

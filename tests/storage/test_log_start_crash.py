@@ -13,14 +13,14 @@ from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.layout import parse_snapshot_name
 from quorumd.storage.log import Log
 from simulation.machines.disk import ProcessKilled, SimDisk
-from tests.storage.faulty_filesystem import Survival
+from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
 from tests.storage.helpers import (
     DIRECTORY,
+    at_losses,
     batch,
     contents,
     crash,
     crash_points,
-    empty_disk,
     open_log,
     put_snapshot,
 )
@@ -154,32 +154,30 @@ def snapshots_on(fs: FileSystem) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("survival", Survival)
 def test_nothing_needed_is_lost_wherever_the_power_goes(survival: Survival) -> None:
-    for at in crash_points(Story().run):
-        story = Story()
-        fs = empty_disk()
-        crash(fs, at, story.run)
+    def look(at: int, story: Story, fs: FaultyFileSystem) -> None:
         try:
             story.check(fs.crash(survival, Random(at)))
         except (AssertionError, DamagedLog) as error:
             error.add_note(f"power lost at call {at}, {survival}")
             raise
 
+    at_losses(Story(), frozenset(crash_points(Story().run)), look)
+
 
 @pytest.mark.parametrize("survival", Survival)
 def test_a_second_crash_during_recovery_loses_nothing_either(survival: Survival) -> None:
-    for at in list(crash_points(Story().run))[::2]:
-        story = Story()
-        fs = empty_disk()
-        crash(fs, at, story.run)
+    def look(at: int, story: Story, fs: FaultyFileSystem) -> None:
         random = Random(at)
         second = fs.crash(survival, random)
         again = second.calls + random.randint(1, 12)
-        crash(second, again, lambda found, story=story: story.reopen(found).close())
+        crash(second, again, lambda found: story.reopen(found).close())
         try:
             story.check(second.crash(survival, random))
         except (AssertionError, DamagedLog) as error:
             error.add_note(f"power lost at call {at} and then at call {again}")
             raise
+
+    at_losses(Story(), frozenset(list(crash_points(Story().run))[::2]), look)
 
 
 @pytest.mark.parametrize("seed", range(150))

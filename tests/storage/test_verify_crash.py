@@ -13,7 +13,7 @@ from tests.storage import (
     test_log_start_crash,
 )
 from tests.storage.faulty_filesystem import FaultyFileSystem, Survival
-from tests.storage.helpers import DIRECTORY, crash, crash_points, empty_disk
+from tests.storage.helpers import DIRECTORY, at_losses, crash_points
 from tests.storage.verifying import put_real_snapshot, verified
 
 pytestmark = pytest.mark.sim
@@ -44,10 +44,8 @@ def test_a_crash_while_writing_is_no_damage(
     batches_per_sync: int, is_large: bool, survival: Survival
 ) -> None:
     points = list(crash_points(test_crash.Story(batches_per_sync, is_large).run))
-    for at in points[::3] if len(points) < 1000 else points[::19]:
-        story = test_crash.Story(batches_per_sync, is_large)
-        fs = empty_disk()
-        crash(fs, at, story.run)
+
+    def look(at: int, story: test_crash.Story, fs: FaultyFileSystem) -> None:
         found = fs.crash(survival, Random(at))
         twin = fs.crash(survival, Random(at))
         log = story.reopen(twin)
@@ -56,6 +54,9 @@ def test_a_crash_while_writing_is_no_damage(
         except AssertionError as error:
             error.add_note(f"power lost at call {at}, {survival}")
             raise
+
+    chosen = frozenset(points[::3] if len(points) < 1000 else points[::19])
+    at_losses(test_crash.Story(batches_per_sync, is_large), chosen, look)
 
 
 @pytest.mark.parametrize("survival", Survival)
@@ -67,10 +68,8 @@ def test_a_crash_while_history_goes_or_a_log_begins_anew_is_no_damage(
 
     monkeypatch.setattr(test_log_start_crash, "put_snapshot", put)
     story_of = test_log_start_crash.Story
-    for at in list(crash_points(story_of().run))[::2]:
-        story = story_of()
-        fs = empty_disk()
-        crash(fs, at, story.run)
+
+    def look(at: int, story: test_log_start_crash.Story, fs: FaultyFileSystem) -> None:
         found = fs.crash(survival, Random(at))
         twin = fs.crash(survival, Random(at))
         log = story.reopen(twin)
@@ -79,3 +78,5 @@ def test_a_crash_while_history_goes_or_a_log_begins_anew_is_no_damage(
         except AssertionError as error:
             error.add_note(f"power lost at call {at}, {survival}")
             raise
+
+    at_losses(story_of(), frozenset(list(crash_points(story_of().run))[::2]), look)
