@@ -33,7 +33,7 @@ class Unpackings:
             return (yield from steps)
         # Nearly all are done at once. Those that wait for their turn start over, and hold nothing until then.
         try:
-            for _ in range(STEPS_AT_ONCE):
+            for _ in range(STEPS_AT_ONCE + 1):  # the end of so many steps is seen behind the last
                 next(steps)
         except StopIteration as end:
             known: KeyedBatch | None = end.value

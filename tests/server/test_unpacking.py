@@ -67,7 +67,8 @@ def test_one_that_fails_gives_its_place_back() -> None:
 
 def test_what_is_small_waits_for_no_other() -> None:
     unpackings = Unpackings()
-    for reading in [Reading(unpackings) for _ in range(UNPACKINGS_MAX)]:
+    under_way = [Reading(unpackings) for _ in range(UNPACKINGS_MAX)]
+    for reading in under_way:
         reading.go_on()
     for codec in range(5):
         batch = build_batch([Record(key=b"k", headers=((IF_UNCHANGED_SINCE, b"7"),))], codec=codec)
