@@ -121,6 +121,7 @@ def of_the_product() -> Iterator[tuple[str, str, ast.FunctionDef]]:
                 yield module.name, owner, made
 
 
+@pytest.mark.pure
 def test_all_that_are_written_take_what_the_library_s_take() -> None:
     seen = set()
     for name, owner, made in of_the_product():

@@ -309,6 +309,7 @@ def test_more_than_a_handshake_takes_ends_it(site: Site) -> None:
     run(work())
 
 
+@pytest.mark.pure
 def test_who_says_nothing_or_half_of_it_is_ended_in_time(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

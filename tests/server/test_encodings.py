@@ -208,6 +208,7 @@ def test_every_encoding_of_a_fetch_asks_for_the_same(data: st.DataObject, versio
 
 
 @pytest.mark.long
+@pytest.mark.pure
 @SOME
 @given(data=st.data(), version=versions(FETCH_SNAPSHOT))
 def test_every_encoding_of_a_fetch_of_a_snapshot_asks_for_the_same(
@@ -218,6 +219,7 @@ def test_every_encoding_of_a_fetch_of_a_snapshot_asks_for_the_same(
 
 
 @pytest.mark.long
+@pytest.mark.pure
 @SOME
 @given(data=st.data(), version=versions(PRODUCE))
 def test_every_encoding_of_a_produce_appends_and_answers_the_same(

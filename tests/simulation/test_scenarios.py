@@ -109,6 +109,7 @@ def text_of(story: Callable[[], Scenario]) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_the_story_goes_as_it_is_written(story: Callable[[], Scenario]) -> None:
     written = (FOLDER / f"{story.__name__}.txt").read_text(encoding="utf-8")
