@@ -29,8 +29,8 @@ SETTINGS = {
     "snapshot.max.new.record.bytes": 1 << 40,
 }
 SETTLE_S = 1.0
-FORGOTTEN_PER_S = 1_000_000
-"""Records behind whose writing a disk is as quick as before, after a second for so many."""
+REST_PER_S = 1_000_000
+"""Records for whose writing a disk rests a second, so that it is as quick as before."""
 LONG_WAIT_MS = 60_000
 KEYS = 100_000
 VALUE_BYTES = 100
@@ -112,7 +112,7 @@ class Scale:
             before = self._load(quorum)
             port = quorum.ports[leader_of(quorum)]
             fill(port, records, keys=KEYS, value_bytes=VALUE_BYTES)
-            time.sleep(SETTLE_S + records / FORGOTTEN_PER_S)
+            time.sleep(SETTLE_S + records / REST_PER_S)
             self._note(f"a log of {records:,} records", self._load(quorum), [before])
 
     def _readers(self, quorum: Quorum, what: str, count: int) -> None:

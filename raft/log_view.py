@@ -81,12 +81,11 @@ class LogView:
     def append(self, end_offset: int, epochs: Iterable[tuple[int, int]]) -> None:
         """Records up to `end_offset` follow; `epochs` are their (epoch, first offset) runs."""
         assert end_offset > self.end_offset, "an append moves the log end forward"
-        starts = self.epoch_starts
         for epoch, start_offset in epochs:
-            last_epoch = starts[-1][0] if starts else self.last_epoch
+            last_epoch = self.last_epoch
             assert epoch >= last_epoch, "epochs never go back along the log"
-            if epoch > last_epoch or not starts:
-                starts.append((epoch, start_offset))
+            if epoch > last_epoch or not self.epoch_starts:
+                self.epoch_starts.append((epoch, start_offset))
         self.end_offset = end_offset
 
     def add_voters(self, offset: int, record: VotersRecord) -> None:

@@ -66,10 +66,6 @@ class FrameBuffer:
         """Bytes fed that no frame has been made of yet, without those that were thrown away."""
         return self._bytes_held + len(self._head)
 
-    def is_empty(self) -> bool:
-        """True if no byte is held. Asked of each response, where a method costs half of a property."""
-        return not self._bytes_held and not self._head
-
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Add the next bytes of the stream; a buffer that the caller will reuse is copied."""
         if self._bytes_left:

@@ -105,7 +105,7 @@ class PeerConnection(asyncio.Protocol):
         size = len(data)
         self._metrics.peer_bytes_received += size
         try:
-            if size > _LENGTH_BYTES and self._buffer.is_empty():
+            if size > _LENGTH_BYTES and not self._buffer.bytes_held:
                 (length,) = _LENGTH.unpack_from(data)
                 if length == size - _LENGTH_BYTES <= RESPONSE_BYTES_MAX:
                     # One whole response, as nearly all of them come.

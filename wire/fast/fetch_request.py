@@ -352,20 +352,7 @@ class FetchRequestWriter:
     ) -> bytes:
         """A complete request: length, header and body. Version 17 leaves the high watermark out."""
         first, second, third, fourth, last = self._parts
-        if not self._has_high_watermark:
-            return self._layout.pack(
-                first,
-                correlation_id,
-                second,
-                max_bytes,
-                third,
-                current_leader_epoch,
-                fetch_offset,
-                last_fetched_epoch,
-                fourth,
-                last,
-            )
-        return self._layout.pack(
+        fields = (
             first,
             correlation_id,
             second,
@@ -375,9 +362,10 @@ class FetchRequestWriter:
             fetch_offset,
             last_fetched_epoch,
             fourth,
-            high_watermark,
-            last,
         )
+        if self._has_high_watermark:
+            return self._layout.pack(*fields, high_watermark, last)
+        return self._layout.pack(*fields, last)
 
 
 def _end(cluster_id: str | None, replica_id: int) -> bytes:

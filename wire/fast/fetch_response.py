@@ -90,10 +90,13 @@ class FastFetchResponse(NamedTuple):
 JOIN_BYTES_MAX: Final = 8 << 10
 """A smaller response is one buffer: to copy it costs less than to write three."""
 
-# length, correlation id, header tags, throttle time, error, session id, topic count
-_HEAD: Final = Struct(">iibihib")
+# throttle time, error, session id, topic count
+_BODY_HEAD: Final = Struct(">ihib")
 # partition count, index, error, high watermark, stable offset, log start, aborted, preferred
 _PARTITION: Final = Struct(">bihqqqbi")
+# its first three, and its last two
+_UNTIL_ERROR: Final = Struct(">bih")
+_BEHIND_START: Final = Struct(">bi")
 _LEADER_TAG: Final = Struct(">bbbiib")
 _OLD_TOP_ERROR: Final = Struct(">hi")
 _OLD_TOPIC: Final = Struct(">ih")
@@ -136,8 +139,10 @@ class FetchResponseWriter:
             name = topic
             if version < _TOPIC_ID_FROM:
                 name = encode_unsigned_varint(len(topic) + 1) + topic
-            fields = _PARTITION.pack(2, partition, error_code, 0, -1, 0, 1, -1)
-            head, after = _HEAD.pack(0, 0, 0, 0, 0, 0, 2)[8:] + name + fields[:7], fields[-5:]
+            # The first byte is the header's tags.
+            topics = b"\0" + _BODY_HEAD.pack(0, 0, 0, 2) + name
+            head = topics + _UNTIL_ERROR.pack(2, partition, error_code)
+            after = _BEHIND_START.pack(1, -1)
             self._end = _tail(version, leader_id, leader_epoch, leader_endpoint)
         else:
             top_error = _OLD_TOP_ERROR.pack(0, 0) if version >= _TOP_ERROR_FROM else b""
@@ -202,9 +207,7 @@ def _endpoint_tag(endpoint: FetchEndpoint) -> bytes:
     return b"\1\0" + encode_unsigned_varint(len(value)) + value
 
 
-# throttle time, error, session id, topic count
-_BODY_HEAD: Final = Struct(">ihib")
-# the same, a topic's id, and what `_PARTITION` has
+# what `_BODY_HEAD` has, a topic's id, and what `_PARTITION` has
 _UNTIL_RECORDS: Final = Struct(">ihib16sbihqqqbi")
 _DIVERGING: Final = Struct(">iqb")
 _LEADER: Final = Struct(">iib")
