@@ -64,7 +64,13 @@ static int real_timeout(int timeout_ms) {
     return timeout_ms <= 0 ? timeout_ms : real > INT32_MAX ? INT32_MAX : (int)real;
 }
 
-#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+/* Looked up once: its instructions would be counted as the node's. */
+#define NEXT(name)                                                           \
+    ({                                                                       \
+        static __typeof__(&name) next;                                       \
+        if (!next) next = (__typeof__(&name))dlsym(RTLD_NEXT, #name);        \
+        next;                                                                \
+    })
 
 int epoll_wait(int epoll, struct epoll_event *events, int count, int timeout_ms) {
     return NEXT(epoll_wait)(epoll, events, count, real_timeout(timeout_ms));
