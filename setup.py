@@ -53,13 +53,15 @@ def compiled_modules() -> list[Extension]:
         return []
     from mypyc.build import mypycify
 
+    sys.path.insert(0, str(ROOT))
+    from native.sources import write_sources
+
     settings = PROJECT["tool"]["quorumd"]
     left_out = set(settings["not-compiled"])
     found = {path for pattern in settings["compiled"] for path in Path().glob(pattern)}
     modules = sorted(str(path) for path in found if str(path) not in left_out)
     build = Path("build").absolute()
-    constructors = runpy.run_path(str(ROOT / "native" / "constructors.py"))
-    constructors["write_sources"](Path("quorumd"), build / "sources", modules)
+    write_sources(Path("quorumd"), build / "sources", modules)
     # Above -O1 it grows and takes twice as long, and is not faster. No debug information: 3 of 4 bytes.
     with contextlib.chdir(build / "sources"):
         extensions: list[Extension] = mypycify(

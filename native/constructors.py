@@ -1,4 +1,4 @@
-"""Constructors of dataclasses as source, for what mypyc compiles: `write_sources`.
+"""Constructors of dataclasses as source, for what mypyc compiles: `with_constructors`.
 
 mypyc leaves a dataclass the constructor that the library makes: Python, which sets each attribute by name.
 For an event of the rules that takes 1,500 instructions in place of 150, ten times for each commit. So the
@@ -9,22 +9,10 @@ behind its class: lines keep their numbers.
 from __future__ import annotations
 
 import ast
-import shutil
-from collections.abc import Iterable
-from pathlib import Path
 
 _OWN_CONSTRUCTOR = {"__init__", "__post_init__"}
 _FROZEN = "# type: ignore[misc]  # mypy lets no code set what is frozen, not even its constructor"
 _NO_ARGUMENT = ("ClassVar", "InitVar", "KW_ONLY")
-
-
-def write_sources(package: Path, target: Path, modules: Iterable[str]) -> None:
-    """Copy a package into `target`, with constructors in `modules`, which are paths below `target`."""
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(package, target / package.name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in modules:
-        path = target / name
-        path.write_text(with_constructors(path.read_text("utf-8")), "utf-8")
 
 
 def with_constructors(source: str) -> str:

@@ -1,6 +1,6 @@
 """The 61-byte header of a record batch (magic 2): read it, check the CRC, stamp offset and epoch.
 
-Knows nothing of what is behind the header. Works on `bytes` and `memoryview` without copying.
+Knows nothing of what is behind the header.
 Source: KIP-98, "Message Format"; Apache Kafka 4.3, DefaultRecordBatch.
 """
 
@@ -96,7 +96,7 @@ def packed_delta(header: BatchHeader, claimed: int, place: int) -> int:
     return max(0, min(claimed, header.last_offset_delta))
 
 
-def read_header(data: bytes | memoryview, at: int = 0) -> BatchHeader:
+def read_header(data: bytes, at: int = 0) -> BatchHeader:
     """The header at `at`; the CRC is not checked and the batch need not be whole.
 
     Raises CorruptBatch if fewer than 61 bytes are there, magic is not 2 or the size is below 61.
@@ -156,10 +156,11 @@ def iter_headers(
 
     No CRC is checked. Raises CorruptBatch for a wrong magic or an impossible size.
     """
+    whole = bytes(data)  # no copy, unless it is a view
     if end is None:
-        end = len(data)
+        end = len(whole)
     while end - at >= BATCH_OVERHEAD:
-        header = read_header(data, at)
+        header = read_header(whole, at)
         if at + header.size_bytes > end:
             return
         yield at, header
@@ -171,12 +172,13 @@ def scan(data: bytes | memoryview) -> list[tuple[int, BatchHeader]]:
 
     Raises CorruptBatch with the position of the first batch whose CRC, magic or size is wrong.
     """
-    view = memoryview(data)
+    whole = bytes(data)  # no copy, unless it is a view
+    view = memoryview(whole)
     found: list[tuple[int, BatchHeader]] = []
     at = 0
-    end = len(data)
+    end = len(whole)
     while end - at >= BATCH_OVERHEAD:
-        header = read_header(data, at)
+        header = read_header(whole, at)
         batch_end = at + header[1]
         if batch_end > end:
             break

@@ -31,7 +31,7 @@ class RequestHeader(NamedTuple):
     client_id: str
 
 
-def decode_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]:
+def decode_request_header(frame: bytes) -> tuple[RequestHeader, int]:
     """The header of a request frame, and the position where its body begins.
 
     An ApiVersions request of an unknown version is let through: it gets a response of version 0.
@@ -83,9 +83,7 @@ def encode_response_header(api_key: int, api_version: int, correlation_id: int) 
     return header + b"\0" if response_header_version(api_key, api_version) else header
 
 
-def decode_response_header(
-    api_key: int, api_version: int, data: bytes | memoryview
-) -> tuple[int, int]:
+def decode_response_header(api_key: int, api_version: int, data: bytes) -> tuple[int, int]:
     """The correlation id of a response frame, and the position where its body begins.
 
     Raises MalformedMessage if the header is cut or its tags are wrong.

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from native.constructors import with_constructors, write_sources
+from native.constructors import with_constructors
+from native.sources import write_sources
 from quorumd.raft.effects import FetchReply
 from tests.architecture.source_tree import ROOT, all_modules
 from tests.support.compiled import compiled_modules

@@ -107,9 +107,8 @@ def _digest() -> str:
     hashed = blake2b(
         f"{sys.version} {sysconfig.get_platform()} {version('mypy')}".encode(), digest_size=10
     )
-    sources = ("pyproject.toml", "setup.py", "native/constructors.py", "quorumd/version.py")
-    files = [ROOT / name for name in sources]
-    for folder in LINKED:
+    files = [ROOT / name for name in ("pyproject.toml", "setup.py", "quorumd/version.py")]
+    for folder in ("native", *LINKED):
         files += sorted((ROOT / folder).rglob("*.py"))
     for file in files:
         hashed.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes() + b"\0")

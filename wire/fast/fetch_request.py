@@ -36,7 +36,7 @@ _HIGH_WATERMARK: Final = Struct(">q")
 _REPLICA_STATE: Final = Struct(">iqb")
 _WHOLE: Final = Struct(">iiibiib16sbiiqiqi")
 # the same, and the partition's two tags: directory id, high watermark
-_OF_REPLICA: Final = Struct(_WHOLE.format + "b18s2sq")
+_OF_REPLICA: Final = Struct(">iiibiib16sbiiqiqib18s2sq")
 _BEFORE_MAX_BYTES: Final = 8
 _BEFORE_EPOCH: Final = Struct(">iiibiib16sbi").size
 _DIRECTORY_TAG: Final = b"\0\x10"
@@ -103,7 +103,7 @@ def replica_id_of(message: FetchRequest, version: int) -> int:
     )
 
 
-def parse_fetch_request(version: int, body: bytes | memoryview, at: int = 0) -> FastFetch | None:
+def parse_fetch_request(version: int, body: bytes, at: int = 0) -> FastFetch | None:
     """The request (version 12 to 18) whose body begins at `body[at]`.
 
     None unless it holds exactly one topic with one partition, no forgotten topics and only tags of
@@ -121,7 +121,7 @@ def parse_fetch_request(version: int, body: bytes | memoryview, at: int = 0) -> 
         return None
 
 
-def _parse_of_replica(body: bytes | memoryview, at: int) -> FastFetch | None:
+def _parse_of_replica(body: bytes, at: int) -> FastFetch | None:
     """As a `FetchRequestWriter` makes them: everything that changes from one to the next stands at fixed
     places. None of any other."""
     sender_at = at + _OF_REPLICA.size
@@ -150,7 +150,7 @@ def _parse_of_replica(body: bytes | memoryview, at: int) -> FastFetch | None:
     ) = _OF_REPLICA.unpack_from(body, at)
     if topics != 2 or partitions != 2 or tags != 2 or tag != _HIGH_WATERMARK_TAG:
         return None
-    sender = _sender(directory, bytes(body[sender_at:]))
+    sender = _sender(directory, body[sender_at:])
     if sender is None:
         return None
     directory_id, cluster_id, replica_id = sender
@@ -187,7 +187,7 @@ def _sender(directory: bytes, end: bytes) -> tuple[UUID, str | None, int] | None
     return uuid_of(directory[2:]), *found
 
 
-def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
+def _parse(version: int, body: bytes, at: int) -> FastFetch | None:
     replica_id = -1
     if version < _REPLICA_STATE_FROM:
         (replica_id,) = _REPLICA_ID.unpack_from(body, at)
@@ -199,13 +199,13 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
     if topics != 2:
         return None
     if version >= _TOPIC_ID_FROM:
-        topic = bytes(body[at : at + 16])
+        topic = body[at : at + 16]
         at += 16
     else:
         size = body[at]
         if not 0 < size < 128:
             return None
-        topic = bytes(body[at + 1 : at + size])
+        topic = body[at + 1 : at + size]
         at += size
     partitions, partition, epoch, offset, last_epoch, log_start, partition_bytes = (
         _PARTITION.unpack_from(body, at)
@@ -241,9 +241,7 @@ def _parse(version: int, body: bytes | memoryview, at: int) -> FastFetch | None:
     )
 
 
-def _parse_partition_tags(
-    version: int, body: bytes | memoryview, at: int
-) -> tuple[UUID, int, int] | None:
+def _parse_partition_tags(version: int, body: bytes, at: int) -> tuple[UUID, int, int] | None:
     """Directory id and high watermark, and where they end; None if another tag is among them."""
     directory_id = ZERO_UUID
     high_watermark = HIGH_WATERMARK_ABSENT
@@ -254,7 +252,7 @@ def _parse_partition_tags(
     for _ in range(tags):
         tag = body[at]
         if tag == 0 and version >= _DIRECTORY_FROM and body[at + 1] == 16:
-            directory_id = uuid_of(bytes(body[at + 2 : at + 18]))
+            directory_id = uuid_of(body[at + 2 : at + 18])
             at += 18
         elif tag == 1 and version >= _HIGH_WATERMARK_FROM and body[at + 1] == 8:
             (high_watermark,) = _HIGH_WATERMARK.unpack_from(body, at + 2)
@@ -265,7 +263,7 @@ def _parse_partition_tags(
 
 
 def _parse_end(
-    version: int, body: bytes | memoryview, at: int, replica_id: int
+    version: int, body: bytes, at: int, replica_id: int
 ) -> tuple[str | None, int] | None:
     """Cluster id and replica id from what follows the partition; None if there is more in it."""
     # The topic's tags, no forgotten topics, the length of the rack id.
@@ -284,7 +282,7 @@ def _parse_end(
             tag_size, size = body[at + 1], body[at + 2]
             if not 0 < size < 128 or tag_size != size:
                 return None
-            cluster_id = _text(bytes(body[at + 3 : at + 2 + size]))
+            cluster_id = _text(body[at + 3 : at + 2 + size])
             at += 2 + size
         elif tag == 1 and version >= _REPLICA_STATE_FROM and body[at + 1] == 13:
             replica_id, _, state_tags = _REPLICA_STATE.unpack_from(body, at + 2)

@@ -207,8 +207,6 @@ def _endpoint_tag(endpoint: FetchEndpoint) -> bytes:
     return b"\1\0" + encode_unsigned_varint(len(value)) + value
 
 
-# what `_BODY_HEAD` has, a topic's id, and what `_PARTITION` has
-_UNTIL_RECORDS: Final = Struct(">ihib16sbihqqqbi")
 _DIVERGING: Final = Struct(">iqb")
 _LEADER: Final = Struct(">iib")
 _SNAPSHOT: Final = Struct(">qib")
@@ -231,35 +229,20 @@ def parse_fetch_response(
 
 
 def _parse(version: int, body: bytes, at: int) -> FastFetchResponse | None:
-    if version >= _TOPIC_ID_FROM:
-        found = _UNTIL_RECORDS.unpack_from(body, at)
-        at += _UNTIL_RECORDS.size
-    else:
-        name_at = at + _BODY_HEAD.size
-        size = body[name_at]
-        if not 0 < size < 128:
+    _, error_code, _, topics = _BODY_HEAD.unpack_from(body, at)
+    at += _BODY_HEAD.size
+    size = 16
+    if version < _TOPIC_ID_FROM:
+        size = body[at] - 1
+        at += 1
+        if not 0 <= size < 127:
             return None
-        found = (
-            *_BODY_HEAD.unpack_from(body, at),
-            body[name_at + 1 : name_at + size],
-            *_PARTITION.unpack_from(body, name_at + size),
-        )
-        at = name_at + size + _PARTITION.size
-    (
-        _,
-        error_code,
-        _,
-        topics,
-        topic,
-        partitions,
-        partition,
-        partition_error,
-        high_watermark,
-        stable,
-        log_start,
-        aborted,
-        _,
-    ) = found
+    topic = body[at : at + size]
+    at += size
+    partitions, partition, partition_error, high_watermark, stable, log_start, aborted, _ = (
+        _PARTITION.unpack_from(body, at)
+    )
+    at += _PARTITION.size
     if topics != 2 or partitions != 2 or not 0 <= aborted <= 1:
         return None
     size, at = read_unsigned_varint(body, at)
