@@ -10,6 +10,7 @@ then see wrong offsets.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from struct import Struct
 from typing import Final
 
 from crc32c import crc32c
@@ -23,11 +24,9 @@ from quorumd.wire.batch_header import (
     MAGIC,
     TRANSACTIONAL_BIT,
     VIEW_PAYS_BYTES,
-    BatchHeader,
-    read_header,
 )
 from quorumd.wire.error_codes import ErrorCode
-from quorumd.wire.errors import CorruptBatch, RefusedBatch
+from quorumd.wire.errors import RefusedBatch
 from quorumd.wire.packed_records import UNPACKED_BYTES_MAX
 from quorumd.wire.record_walk import check_records, is_plain_record, plain_record_key
 
@@ -36,6 +35,9 @@ MAX_AHEAD_MS: Final = 3_600_000
 _MAX_BEHIND_MS: Final = 2**63 - 1
 """Time behind it: Kafka's message.timestamp.before.max.ms, which leaves out what 64 bits do not hold."""
 
+# base offset, length, magic, crc, attributes, last offset delta, base and max timestamp, producer id,
+# base sequence, record count
+_HEADER: Final = Struct(">qi4xbIhiqqq2xii")
 _RECORD_BYTES_MIN: Final = 7
 _ZSTD: Final = 4
 _ZSTD_FROM_VERSION: Final = 7
@@ -43,19 +45,23 @@ _OLD_HEADER_BYTES: Final = 17
 _OLD_BATCH_LENGTH_MIN: Final = 14
 
 
+Checked = tuple[int, int, int, int, int]
+"""Of a batch: size in bytes, attributes, newest timestamp (ms), producer id and record count."""
+
+
 def check_produced(
-    data: bytes | memoryview | None,
+    data: bytes,
     produce_version: int,
     max_batch_bytes: int,
     now_ms: int,
     max_ahead_ms: int = MAX_AHEAD_MS,
     keys: list[bytes | None] | None = None,
-) -> tuple[BatchHeader, Iterator[None] | None]:
-    """The header of the one batch in `data`, a Produce request's records, and steps to check them.
+) -> tuple[Checked, Iterator[None] | None]:
+    """The one batch in `data`, a Produce request's records, and the steps to check its records.
 
     It may be appended once the last step is made, or at once if there is none, and if it is compressed once
-    `read_keyed` has unpacked it. Bytes behind it that are no whole batch are ignored: only
-    `data[:header.size_bytes]` counts. `keys`, where given, gets the keys of records that are not compressed.
+    `read_keyed` has unpacked it. Bytes behind it that are no whole batch are ignored. `keys`, where given,
+    gets the keys of records that are not compressed.
     This, or a step, raises RefusedBatch with, in this order:
     CORRUPT_MESSAGE or INVALID_RECORD (not one whole batch of magic 2), UNSUPPORTED_COMPRESSION_TYPE (zstd
     below version 7), INVALID_RECORD (base offset not 0), MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (CRC),
@@ -64,28 +70,25 @@ def check_produced(
     records than the compressed bytes can hold), MESSAGE_TOO_LARGE (more than could come uncompressed), and
     INVALID_RECORD or INVALID_TIMESTAMP for a record.
     """
-    if data is None:
+    if len(data) < BATCH_OVERHEAD:
         raise _not_a_batch(data)
-    if type(data) is not bytes:
-        data = bytes(data)
-    try:
-        header = read_header(data)
-    except CorruptBatch:
-        raise _not_a_batch(data) from None
     (
         base_offset,
-        size,
-        _,
+        length,
+        magic,
         crc,
         attributes,
         last_offset_delta,
         base_timestamp,
         max_timestamp,
         producer_id,
-        _,
         base_sequence,
         record_count,
-    ) = header
+    ) = _HEADER.unpack_from(data)
+    size = length + LOG_OVERHEAD
+    if magic != MAGIC or size < BATCH_OVERHEAD:
+        raise _not_a_batch(data)
+    checked = (size, attributes, max_timestamp, producer_id, record_count)
     if size != len(data):
         if size > len(data):
             raise _not_a_batch(data)
@@ -149,7 +152,7 @@ def check_produced(
                     f" {max_batch_bytes // _RECORD_BYTES_MIN} are taken here (log.max.batch.bytes)."
                     " Send smaller batches.",
                 )
-            return header, None
+            return checked, None
     if (
         record_count == 1
         and -1 <= base_timestamp <= latest_ms
@@ -157,14 +160,13 @@ def check_produced(
     ):
         if keys is not None:
             keys.append(plain_record_key(data, BATCH_OVERHEAD))
-        return header, None
-    deltas = timestamp_deltas(header, now_ms, max_ahead_ms)
-    return header, check_records(data, BATCH_OVERHEAD, record_count, deltas, keys)
+        return checked, None
+    deltas = timestamp_deltas(base_timestamp, now_ms, max_ahead_ms)
+    return checked, check_records(data, BATCH_OVERHEAD, record_count, deltas, keys)
 
 
-def timestamp_deltas(header: BatchHeader, now_ms: int, max_ahead_ms: int = MAX_AHEAD_MS) -> range:
+def timestamp_deltas(base_ms: int, now_ms: int, max_ahead_ms: int = MAX_AHEAD_MS) -> range:
     """Valid differences in ms of records' timestamps from the base timestamp of their batch."""
-    base_ms = header.base_timestamp
     return range(now_ms - _MAX_BEHIND_MS - base_ms, now_ms + max_ahead_ms - base_ms + 1)
 
 
@@ -172,9 +174,9 @@ def _refused(error: ErrorCode, message: str) -> RefusedBatch:
     return RefusedBatch(error, message)
 
 
-def _not_a_batch(data: bytes | memoryview | None) -> RefusedBatch:
+def _not_a_batch(data: bytes) -> RefusedBatch:
     """The reason why `data`, which doesn't begin with a whole batch of magic 2, is refused."""
-    if data is None or len(data) < _OLD_HEADER_BYTES:
+    if len(data) < _OLD_HEADER_BYTES:
         return _refused(ErrorCode.INVALID_RECORD, "There is no record batch in the request.")
     length = int.from_bytes(data[8:12], "big", signed=True)
     magic = int.from_bytes(data[16:17], "big", signed=True)

@@ -21,7 +21,7 @@ def refused_append(
     A batch that an idempotent producer has in the log already, or sends out of order, is not judged: it has
     results of its own.
     """
-    keyed, header = batch.keyed, batch.header
+    keyed, record_count = batch.keyed, batch.record_count
     if keyed is None or keyed.condition is None:
         return None
     identity = batch.identity
@@ -29,7 +29,7 @@ def refused_append(
     if identity is not None:
         refused = judge.remembered(identity)
         producer_id, epoch, sequence, _ = identity
-        if refused is None and producers.check(producer_id, epoch, sequence, header.record_count):
+        if refused is None and producers.check(producer_id, epoch, sequence, record_count):
             return None
     now = runtime.monotonic_s()
     if refused is None:
@@ -38,7 +38,7 @@ def refused_append(
         return None
     message, record_index, end_offset, sure_s = refused
     result = PartitionResult(ErrorCode.INVALID_RECORD, message, record_index)
-    batch.base_offset = end_offset - header.record_count
+    batch.base_offset = end_offset - record_count
     batch.let_go()
     pending = PendingAppend([batch], now, end_offset, 0, result)
     pending.sure_s = sure_s

@@ -10,7 +10,7 @@ from math import inf
 
 from quorumd.server.model.conditions import BatchIdentity
 from quorumd.server.net.inbound_request import InboundRequest
-from quorumd.wire.batch_header import BatchHeader
+from quorumd.wire.batch_header import BatchHeader, read_header
 from quorumd.wire.conditions import KeyedBatch
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.fast import ProduceHead
@@ -55,9 +55,12 @@ class PendingBatch:
         "data",
         "has_response",
         "head",
-        "header",
         "keyed",
+        "max_timestamp",
+        "producer_id",
+        "record_count",
         "request",
+        "size_bytes",
         "whole",
     )
 
@@ -75,8 +78,11 @@ class PendingBatch:
         """The request's records for this partition; once checked, the batch; empty once appended."""
         self.whole = whole
         self.at = at
-        self.header: BatchHeader
-        """Set once it is checked."""
+        self.size_bytes: int
+        self.max_timestamp: int
+        self.producer_id: int
+        self.record_count: int
+        """These four of its header are set once it is checked."""
         self.base_offset: int
         """Set once the batch has its offsets."""
         self.has_response = False
@@ -89,6 +95,11 @@ class PendingBatch:
         self.keyed = None
 
     @property
+    def header(self) -> BatchHeader:
+        """All of its header, of which most batches need little; there as long as its bytes are."""
+        return read_header(self.data)
+
+    @property
     def is_conditional(self) -> bool:
         """True if it is to be appended only if its keys are unchanged."""
         return self.keyed is not None and self.keyed.condition is not None
@@ -96,16 +107,16 @@ class PendingBatch:
     @property
     def identity(self) -> BatchIdentity | None:
         """Identifies an idempotent producer's batch that is sent again; None if it has no producer id."""
-        _, _, _, _, _, _, _, _, producer_id, producer_epoch, base_sequence, _ = self.header
-        if producer_id < 0:
+        if self.producer_id < 0:
             return None
+        header = self.header
         digest = blake2b(self.data, digest_size=16).digest()
-        return producer_id, producer_epoch, base_sequence, digest
+        return header.producer_id, header.producer_epoch, header.base_sequence, digest
 
     @property
     def end_offset(self) -> int:
         """Exclusive."""
-        return self.base_offset + self.header.record_count
+        return self.base_offset + self.record_count
 
     @property
     def deadline(self) -> float:

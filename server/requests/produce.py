@@ -185,7 +185,7 @@ class ProduceHandler:
         data, left = batch.data, None
         keys: Keys | None = None if self._judge.window is None else []
         try:
-            header, steps = check_produced(
+            (size, attributes, max_timestamp, producer_id, record_count), steps = check_produced(
                 data, batch.request.api_version, self._max_batch_bytes, self._turn_ms, keys=keys
             )
             if steps is not None:
@@ -193,12 +193,13 @@ class ProduceHandler:
         except RefusedBatch as refused:
             self._refuse_batch(batch, refused)
             return None
-        batch.header = header
-        if header.size_bytes != len(data):
-            batch.data = data[: header.size_bytes]
+        batch.size_bytes, batch.max_timestamp = size, max_timestamp
+        batch.producer_id, batch.record_count = producer_id, record_count
+        if size != len(data):
+            batch.data = data[:size]
         if left is not None:
             return self._check_on(batch, left, keys)
-        if header.attributes or (steps is not None and MARK in batch.data):
+        if attributes or (steps is not None and MARK in batch.data):
             return begun(self._check_on(batch, iter(()), keys))
         if keys is not None:
             batch.keyed = KeyedBatch(keys, None)
@@ -207,13 +208,12 @@ class ProduceHandler:
 
     def _check_on(self, batch: PendingBatch, steps: Iterator[None], keys: Keys | None) -> Steps:
         """The rest of the check, which adds to `keys`; keys and condition included."""
-        deltas = timestamp_deltas(batch.header, self._turn_ms)
+        header = batch.header
+        deltas = timestamp_deltas(header.base_timestamp, self._turn_ms)
         try:
             yield from steps
             keys = None if self._judge.window is None else keys or []
-            batch.keyed = yield from self._unpackings.read_keyed(
-                batch.header, batch.data, keys, deltas
-            )
+            batch.keyed = yield from self._unpackings.read_keyed(header, batch.data, keys, deltas)
             if batch.is_conditional and not batch.head.acks:
                 raise RefusedBatch(
                     ErrorCode.INVALID_RECORD,
@@ -302,14 +302,18 @@ class ProduceHandler:
         offset = base_offset
         newest_ms, newest_offset = -1, -1
         for batch in turn:
-            _, size, _, _, _, _, _, max_timestamp, producer_id, _, _, record_count = batch.header
+            size, max_timestamp, record_count = (
+                batch.size_bytes,
+                batch.max_timestamp,
+                batch.record_count,
+            )
             keyed = batch.keyed
             if keyed is not None and keyed.condition is not None:
                 refused = refused_append(batch, judge, self._producers, offset, self._runtime)
                 if refused is not None:
                     self._duplicates.append(refused)
                     continue
-            if producer_id >= 0 and not self._check_sequence(batch, offset):
+            if batch.producer_id >= 0 and not self._check_sequence(batch, offset):
                 continue
             batch.base_offset = offset
             # Offset, length and epoch are anew; the CRC covers none of them.

@@ -24,7 +24,7 @@ with atheris.instrument_imports(include=["quorumd.wire"]):
     from quorumd.wire.messages.fetch import FetchRequest, FetchResponse
     from quorumd.wire.messages.produce import ProduceRequest
     from quorumd.wire.primitives import Source
-    from quorumd.wire.records import check_produced, iter_records, scan
+    from quorumd.wire.records import check_produced, iter_records, read_header, scan
     from quorumd.wire.registry import APIS
 
 BODIES = [
@@ -87,13 +87,14 @@ def batch(which: int, data: bytes) -> None:
         except CorruptBatch:
             continue
     try:
-        header, steps = check_produced(
+        _, steps = check_produced(
             data, produce_version=which, max_batch_bytes=10_000, now_ms=1_700_000_000_000
         )
         for _ in steps:
             pass
     except RefusedBatch:
         return
+    header = read_header(data)
     if not header.codec:
         offsets = [record.offset for record in iter_records(data)]
         assert offsets == list(range(header.record_count))

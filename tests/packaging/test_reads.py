@@ -148,5 +148,6 @@ def test_the_path_of_a_record_is_written_out() -> None:
         "wire.fast.fetch_response": 7,
         "wire.fast.produce": 3,
         "wire.headers": 2,
+        "wire.produced": 1,
     }
     assert {name: found[name] for name, count in least.items() if found[name] < count} == {}
