@@ -51,7 +51,7 @@ class Tails:
     def find_rate(self) -> None:
         """Half of the highest rate, unless one was asked for."""
         if not self._rate:
-            self._rate = self._load(clients=CLIENTS)["requests_per_s"] / 2
+            self._rate = max(1.0, self._load(clients=CLIENTS)["requests_per_s"] / 2)
         print(f"{self._rate:,.0f} records/s are due", flush=True)
 
     def measure(self, name: str, during: Callable[[], None] = lambda: None) -> None:
