@@ -199,7 +199,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environ = environment()
-        start_quickly(folder, self.environ)
+        start_quickly(self.environ)
         self.exports: list[str] = []
         self._replaced: list[tuple[str, str]] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,7 @@ from tests.kafka.tools import (
     parts_of,
     table,
 )
+from tests.pipeline.quick_start import start_quickly
 from tests.support.commands import Done, quorumctl
 from tests.support.kafka_controller import as_kafka_configures_it
 from tests.support.kafka_jars import requires_java, run_java
@@ -42,6 +44,8 @@ from tests.support.live_cluster import TOPIC, Cluster
 pytestmark = [requires_java, pytest.mark.timeout(240)]
 
 ADDRESSES = (CONTROLLERS, OBSERVER, QUORUM)
+WITH_SPARK = ("batch", "doctor", "report")
+"""Commands of quorumd-pipeline that start it."""
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +76,7 @@ def test_the_table_is_the_one_that_is_tested() -> None:
 
 
 def is_spark(case: Case) -> bool:
-    return case.tool == "quorumd-pipeline" and case.command.startswith(
-        ("batch", "doctor", "report")
-    )
+    return case.tool == "quorumd-pipeline" and case.command.startswith(WITH_SPARK)
 
 
 @pytest.fixture(scope="module")
@@ -204,9 +206,14 @@ def run(case: Case, words: list[str], tools: KafkaTools) -> Done:
 
 def run_pipeline(*words: object) -> Done:
     command = [str(Path(sys.executable).with_name("quorumd-pipeline")), *map(str, words)]
+    environ = dict(os.environ)
+    if words[0] in WITH_SPARK:
+        start_quickly(environ)
 
     def once() -> Done:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+        ended = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=200, check=False
+        )
         return Done(ended.returncode, ended.stdout, ended.stderr)
 
     return while_cleaned(once)

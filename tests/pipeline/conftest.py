@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def quick_start(tmp_path_factory: pytest.TempPathFactory) -> None:
+def quick_start() -> None:
     """Every JVM of Spark that is started from here on starts quickly."""
-    start_quickly(tmp_path_factory.mktemp("quick-start"))
+    start_quickly()
 
 
 @pytest.fixture(scope="session")

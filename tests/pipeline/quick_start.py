@@ -55,12 +55,9 @@ def link_spark(folder: Path, *, without: str) -> None:
             (folder / path.name).symlink_to(path)
 
 
-def start_quickly(folder: Path, environ: MutableMapping[str, str] = os.environ) -> None:
-    """From now on PySpark starts its JVMs so, and the processes that inherit this environment do.
-
-    What a program sets itself goes before. The settings are written to a file in `folder`.
-    """
-    _use_options(java_options(), folder, environ)
+def start_quickly(environ: MutableMapping[str, str] = os.environ) -> None:
+    """From now on PySpark starts its JVMs so, and the processes that inherit this environment do."""
+    _use_options(java_options(), environ)
 
 
 def archive_classes() -> Path | None:
@@ -76,7 +73,7 @@ def archive_classes() -> Path | None:
             made = folder / archive.name
             environ = dict(os.environ)
             options = f"{JAVA_OPTIONS} {_SILENT} -XX:ArchiveClassesAtExit={made}"
-            _use_options(options, folder, environ)
+            _use_options(options, environ)
             make_node(folder / "node", 1)
             run = ["run", "--available-now", "--path", folder / "node", "--master", "local[2]"]
             subprocess.run(
@@ -126,12 +123,11 @@ def _spark_home() -> Path:
     return home
 
 
-def _use_options(options: str, folder: Path, environ: MutableMapping[str, str]) -> None:
-    path = folder / "quick-start.conf"
-    settings = {"spark.driver.extraJavaOptions": options, "spark.sql.shuffle.partitions": "2"}
-    path.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+def _use_options(options: str, environ: MutableMapping[str, str]) -> None:
     environ["SPARK_HOME"] = str(_spark_home())
-    environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {path} pyspark-shell"
+    # Beside what a program gives as spark.driver.extraJavaOptions, which would replace the same in a file.
+    environ["SPARK_SUBMIT_OPTS"] = options
+    environ["PYSPARK_SUBMIT_ARGS"] = "--conf spark.sql.shuffle.partitions=2 pyspark-shell"
 
 
 if __name__ == "__main__":  # before the tests, so that no test's time limit covers it

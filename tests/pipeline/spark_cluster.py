@@ -62,7 +62,6 @@ class SparkCluster:
         self._settings = folder / "spark.conf"
         settings = {
             "spark.driver.memory": "512m",
-            "spark.driver.extraJavaOptions": java_options(),
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": java_options(),
             "spark.sql.shuffle.partitions": "2",
@@ -74,6 +73,7 @@ class SparkCluster:
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "SPARK_LOCAL_IP": HOST,
             "PYSPARK_SUBMIT_ARGS": f"--properties-file {self._settings} pyspark-shell",
+            "SPARK_SUBMIT_OPTS": java_options(),
             "SPARK_WORKER_DIR": str(self.work),
             "SPARK_LOCAL_DIRS": str(folder / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
