@@ -1,4 +1,4 @@
-"""Kafka's own command line programs, several at once: what each needs first is its JVM's start."""
+"""Kafka's own command line programs: one after the other in one JVM, or each in its own beside the test."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.kafka_jars import java_command, run_java
+from tests.support.kafka_jars import java_command
+from tests.support.kafka_tools import run_tool
 from tests.support.live_cluster import TOPIC, Cluster
 
 TOOLS = "org.apache.kafka.tools"
 PRODUCER = f"{TOOLS}.ConsoleProducer"
 CONSUMER = f"{TOOLS}.consumer.ConsoleConsumer"
 PERFORMANCE = f"{TOOLS}.ProducerPerformance"
-AT_ONCE = 2
-TIMEOUT_S = 60.0
 END_S = 60.0
 
 _LINE = re.compile(r"CreateTime:(\d+)\tOffset:(\d+)\t(.*)")
@@ -41,15 +39,8 @@ class Line(NamedTuple):
 
 
 def run_all(commands: Iterable[Command]) -> list[subprocess.CompletedProcess[str]]:
-    """Runs them AT_ONCE at a time; their outcomes in the order of the commands."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(_run, commands))
-
-
-def _run(command: Command) -> subprocess.CompletedProcess[str]:
-    return run_java(
-        command.main_class, *command.arguments, stdin=command.stdin, timeout_s=TIMEOUT_S
-    )
+    """Their outcomes in the order of the commands."""
+    return [run_tool(each.main_class, *each.arguments, stdin=each.stdin) for each in commands]
 
 
 def console_producer(

@@ -7,8 +7,6 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +15,7 @@ import pytest
 from quorumd.wire.messages.describe_quorum import DescribeQuorumResponsePartition
 from tests.clients.adapters import CLIENTS
 from tests.clients.jvm import TOOLS
-from tests.support.kafka_tools import KafkaTools
+from tests.support.kafka_tools import run_tool
 from tests.support.live_cluster import TOPIC, Cluster
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
@@ -29,12 +27,6 @@ UPGRADE = ("upgrade", "--feature", "kraft.version=1")
 RECORDS, RECORD_BYTES = 30, 500_000
 # Younger than anything else in the log, and within what a node takes of the future.
 FIRST_MS = int(time.time() * 1000) + 3_000_000
-
-
-@pytest.fixture(scope="module")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaTools]:
-    with closing(KafkaTools(tmp_path_factory.mktemp("tools"))) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +51,7 @@ class Asked(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def asked(cluster: Cluster, written: list[int], tools: KafkaTools) -> Asked:
+def asked(cluster: Cluster, written: list[int]) -> Asked:
     """Every tool, run once; all of them ended well."""
     cluster.start()
     cluster.wait_ready()
@@ -89,7 +81,7 @@ def asked(cluster: Cluster, written: list[int], tools: KafkaTools) -> Asked:
     }
     found = {}
     for name, (tool, *arguments) in commands.items():
-        done = tools.run(tool, *arguments)
+        done = run_tool(tool, *arguments)
         assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
         assert "Exception" not in done.stderr, f"{name}: {done.stderr}"
         found[name] = done.stdout
@@ -154,9 +146,9 @@ def test_an_upgrade_to_the_level_that_is_there_succeeds(asked: Asked) -> None:
         assert "kraft.version was upgraded to 1" in asked.outputs[way]
 
 
-def test_an_upgrade_of_anything_else_says_why_not(cluster: Cluster, tools: KafkaTools) -> None:
+def test_an_upgrade_of_anything_else_says_why_not(cluster: Cluster) -> None:
     arguments = ("--bootstrap-server", cluster.bootstrap, "upgrade", "--feature", "group.version=1")
-    done = tools.run(f"{TOOLS}.FeatureCommand", *arguments)
+    done = run_tool(f"{TOOLS}.FeatureCommand", *arguments)
     assert done.returncode == 1
     assert "there is no feature group.version here" in done.stdout + done.stderr
 
@@ -186,19 +178,19 @@ def test_offsets_are_found_by_name_and_by_time(
     assert asked.outputs["versions"].count("Produce(0): 0 to 13") == len(cluster.ids)
 
 
-def test_segments_are_dumped(cluster: Cluster, written: list[int], tools: KafkaTools) -> None:
+def test_segments_are_dumped(cluster: Cluster, written: list[int]) -> None:
     """The closed ones of a running node, and all of a stopped one, indexes included."""
     node = cluster.wait_leader()
     end = cluster.wait_converged()
     closed = sorted(cluster.log_folder(node).glob("*.log"))[:-1]
     assert len(closed) >= 2
-    live = tools.run(DUMP, "--print-data-log", "--files", _joined(closed))
+    live = run_tool(DUMP, "--print-data-log", "--files", _joined(closed))
     cluster.stop(node)
     files = sorted(cluster.log_folder(node).glob("*.log"))
     indexes = sorted(cluster.log_folder(node).glob("*index"))
     assert len(indexes) == 2 * len(files)
-    stopped = tools.run(DUMP, "--print-data-log", "--files", _joined(files))
-    checked = tools.run(DUMP, "--files", _joined(indexes))
+    stopped = run_tool(DUMP, "--print-data-log", "--files", _joined(files))
+    checked = run_tool(DUMP, "--files", _joined(indexes))
 
     offsets = dumped_offsets(live)
     assert offsets == list(range(len(offsets)))

@@ -16,9 +16,10 @@ import pytest
 from tests.kafka.test_tls import OBSERVER, WITNESS, pem_of_kafka, pem_of_ours
 from tests.support.authority import Authority
 from tests.support.client_files import ClientFiles
-from tests.support.kafka_jars import requires_java, run_java
+from tests.support.kafka_jars import requires_java
 from tests.support.kafka_observer import KafkaObserver
 from tests.support.kafka_quorum import KafkaQuorum, wait_same_batches
+from tests.support.kafka_tools import run_tool
 
 pytestmark = [requires_java, pytest.mark.timeout(240)]
 
@@ -37,7 +38,7 @@ class Denied(NamedTuple):
 
     def grant(self, node: int) -> None:
         """The right to ask, as Kafka's operators give it."""
-        done = run_java(
+        done = run_tool(
             "org.apache.kafka.tools.AclCommand",
             *("--bootstrap-controller", self.kafka.bootstrap),
             *("--command-config", str(self.super_user), "--add", "--cluster"),

@@ -11,14 +11,15 @@ import pytest
 
 from quorumd.cli.main import run
 from tests.support.kafka_controller import CLUSTER_ID, running_controller
-from tests.support.kafka_jars import requires_java, run_java
+from tests.support.kafka_jars import requires_java
+from tests.support.kafka_tools import run_tool
 
 
 @requires_java
 @pytest.mark.timeout(300)
 def test_a_controller_answers_kafkas_own_tools_and_leaves_a_whole_log(tmp_path: Path) -> None:
     with running_controller(tmp_path / "kafka", node_id=7) as controller:
-        status = run_java(
+        status = run_tool(
             "org.apache.kafka.tools.MetadataQuorumCommand",
             *("--bootstrap-controller", controller.address, "describe", "--status"),
         )
@@ -30,7 +31,7 @@ def test_a_controller_answers_kafkas_own_tools_and_leaves_a_whole_log(tmp_path: 
 
     assert run(["verify", str(controller.data_folder)]) == 0
     (segment,) = controller.log_folder.glob("*.log")
-    dump = run_java(
+    dump = run_tool(
         "org.apache.kafka.tools.DumpLogSegments",
         *("--files", str(segment), "--cluster-metadata-decoder"),
     )

@@ -15,9 +15,10 @@ from quorumd.storage.layout import log_path
 from quorumd.storage.quorum_state import QuorumState, save_quorum_state
 from tests.support.commands import quorumctl
 from tests.support.kafka_controller import CLUSTER_ID
-from tests.support.kafka_jars import requires_java, run_java
+from tests.support.kafka_jars import requires_java
 from tests.support.kafka_observer import KafkaObserver, observing
 from tests.support.kafka_quorum import KafkaQuorum, batches_of, wait_for, wait_same_batches
+from tests.support.kafka_tools import run_tool
 
 pytestmark = [requires_java, pytest.mark.timeout(240)]
 
@@ -45,7 +46,7 @@ def test_it_follows_live_and_is_listed_by_kafkas_own_tool(
     first.wait_committed(start + 4)  # records that come while it watches
     assert_copy(first, kafka)
 
-    listed = run_java(
+    listed = run_tool(
         "org.apache.kafka.tools.MetadataQuorumCommand",
         *("--bootstrap-controller", kafka.bootstrap, "describe", "--replication"),
     )

@@ -25,7 +25,8 @@ from quorumd.wire.control_records import (
 from quorumd.wire.records import Record, build_batch
 from tests.server.snapshot_logs import Batches, build, write_log
 from tests.storage.helpers import START_MS
-from tests.support.kafka_jars import requires_java, run_java
+from tests.support.kafka_jars import requires_java
+from tests.support.kafka_tools import run_tool
 
 VOTERS = KRaftVoters(
     voters=(
@@ -86,7 +87,7 @@ def test_dump_log_reads_a_snapshot_with_producers_and_without(
     path = snapshot_path(tmp_path, built.id)
     assert path.read_bytes() == data
 
-    dump = run_java(
+    dump = run_tool(
         "org.apache.kafka.tools.DumpLogSegments", "--print-data-log", "--files", str(path)
     )
     assert dump.returncode == 0, dump.stderr

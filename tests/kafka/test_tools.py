@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,7 +38,7 @@ from tests.support.kafka_controller import as_kafka_configures_it
 from tests.support.kafka_jars import requires_java, run_java
 from tests.support.kafka_observer import KafkaObserver, observing
 from tests.support.kafka_quorum import KafkaQuorum
-from tests.support.kafka_tools import KafkaTools
+from tests.support.kafka_tools import run_tool
 from tests.support.live_cluster import TOPIC, Cluster
 
 pytestmark = [requires_java, pytest.mark.timeout(240)]
@@ -87,12 +87,6 @@ def witness(
     folder = tmp_path_factory.mktemp("witness") / "node"
     settings = {"quorum.witness": "true"}
     with observing(folder, kafka.bootstrap, node_id=WITNESS_ID, settings=settings) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaTools]:
-    with closing(KafkaTools(tmp_path_factory.mktemp("tools"))) as started:
         yield started
 
 
@@ -145,7 +139,6 @@ def test_a_tool_does_what_the_table_says(
     quorum: Cluster,
     voting: KafkaObserver | None,
     places: dict[str, Sequence[str | Path]],
-    tools: KafkaTools,
     tmp_path: Path,
 ) -> None:
     kafka.wait_leader()
@@ -173,7 +166,7 @@ def test_a_tool_does_what_the_table_says(
         at = [option, str(places[case.against][0])]
         words = [*at, *words] if case.tool in KAFKAS else [*words, *at]
     with standing_still(case, kafka):
-        done = run(case, words, tools)
+        done = run(case, words)
     assert done.code == case.code, done.text
     assert case.says in done.text
 
@@ -192,15 +185,15 @@ def standing_still(case: Case, kafka: KafkaQuorum) -> Iterator[None]:
         kafka.controllers[1].resume()
 
 
-def run(case: Case, words: list[str], tools: KafkaTools) -> Done:
+def run(case: Case, words: list[str]) -> Done:
     if case.tool == "quorumctl":
         limit = [] if case.code == 0 else ["--timeout", "2"]
         return while_cleaned(lambda: quorumctl(*words, *limit))
     if case.tool == "quorumd-pipeline":
         return run_pipeline(*words)
     # One of them prints what is asked for while its process ends.
-    run_tool = run_java if case.tool == "kafka-verifiable-producer" else tools.run
-    ended = run_tool(KAFKAS[case.tool], *words, stdin="x\n")
+    runs = run_java if case.tool == "kafka-verifiable-producer" else run_tool
+    ended = runs(KAFKAS[case.tool], *words, stdin="x\n")
     return Done(ended.returncode, ended.stdout, ended.stderr)
 
 

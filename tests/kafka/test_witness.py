@@ -30,9 +30,10 @@ from quorumd.wire.records import iter_records
 from tests.kafka.tools import KAFKAS
 from tests.support.commands import Done, quorumctl
 from tests.support.kafka_controller import KafkaController, as_kafka_configures_it
-from tests.support.kafka_jars import requires_java, run_java
+from tests.support.kafka_jars import requires_java
 from tests.support.kafka_observer import KafkaObserver
 from tests.support.kafka_quorum import KafkaQuorum, batches_of, wait_for, wait_same_batches
+from tests.support.kafka_tools import run_tool
 from tests.support.kafka_writes import MetadataWriter, alter_quota
 from tests.support.live_cluster import ask_port
 
@@ -179,7 +180,7 @@ def test_it_leaves_and_kafkas_own_tool_adds_it_again(beside: Beside, tmp_path: P
     witness = beside.witness
     properties = as_kafka_configures_it(witness.storage_dir, WITNESS, witness.address, tmp_path)
     at = ("--bootstrap-controller", beside.kafka.bootstrap, "--command-config", str(properties))
-    done = run_java(KAFKAS["kafka-metadata-quorum"], *at, "add-controller")
+    done = run_tool(KAFKAS["kafka-metadata-quorum"], *at, "add-controller")
     assert done.returncode == 0, done.stdout + done.stderr
     beside.wait_votes({*beside.kafka.controllers, WITNESS})
     beside.wait_equal()

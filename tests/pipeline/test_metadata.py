@@ -26,7 +26,8 @@ from quorumd.pipeline.schemas import METADATA
 from quorumd.wire.metadata_declarations import Field, declarations
 from quorumd.wire.schema import versions_from_text
 from tests.support.kafka_controller import KafkaController
-from tests.support.kafka_jars import OTHER_VERSIONS, kafka_libs, requires_java, run_java
+from tests.support.kafka_jars import OTHER_VERSIONS, kafka_libs, requires_java
+from tests.support.kafka_tools import run_tool
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,7 +151,7 @@ def test_a_real_controllers_log_is_sound_and_decoded_as_kafkas_tool_does(
         found = audit([controller.data_folder])
         assert found.is_sound, found.findings
         (segment,) = controller.log_folder.glob("*.log")
-        dump = run_java(
+        dump = run_tool(
             "org.apache.kafka.tools.DumpLogSegments",
             *("--files", str(segment), "--cluster-metadata-decoder"),
         )

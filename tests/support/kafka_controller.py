@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from tests.support.authority import Authority
 from tests.support.kafka_jars import KAFKA_VERSION, SERVER, java_command, run_java
+from tests.support.kafka_tools import run_tool
 from tests.support.ports import free_port
 
 CLUSTER_ID = "cXVvcnVtZC10ZXN0LTAwMQ"
@@ -74,12 +76,13 @@ class KafkaController:
         tool's output.
         """
         self.write_properties()
-        done = run_java(
+        is_newest = self.version == KAFKA_VERSION
+        run = run_tool if is_newest else functools.partial(run_java, version=self.version)
+        done = run(
             "kafka.tools.StorageTool",
             *("format", "-t", CLUSTER_ID, "-c", str(self._properties_file)),
             *(["-s"] if voters is None else ["-I", voters] if voters else []),
             *more,
-            version=self.version,
         )
         if done.returncode:
             raise RuntimeError(f"StorageTool format failed: {done.stdout}{done.stderr}")
