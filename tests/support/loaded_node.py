@@ -3,6 +3,10 @@ process that forks nodes. All codecs take half a second of a processor, in each 
 
 from __future__ import annotations
 
+import encodings.idna
+import encodings.utf_8_sig
+import importlib.readers
+
 from quorumd.server import main, node_tls, run
 from quorumd.server.page import page, source
 from quorumd.wire.codec import codec_for
@@ -10,6 +14,7 @@ from quorumd.wire.control_records import KRaftVersion, KRaftVoters, LeaderChange
 from quorumd.wire.registry import warm_all
 
 LOADED = (main, node_tls, page, run, source)
+LOADED_WHEN_USED = (encodings.idna, encodings.utf_8_sig, importlib.readers)
 
 for _ in warm_all():
     pass
