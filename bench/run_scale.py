@@ -140,7 +140,8 @@ class Scale:
 
     def _load(self, quorum: Quorum) -> dict[str, Any]:
         port = quorum.ports[leader_of(quorum)]
-        return generate(quorum, [port], clients=CLIENTS, warmup=1, seconds=self._args.seconds)
+        seconds = self._args.seconds
+        return generate(quorum, [port], clients=CLIENTS, warmup=min(1, seconds), seconds=seconds)
 
     def _note(
         self, name: str, during: dict[str, Any], without: list[dict[str, Any]], **more: object

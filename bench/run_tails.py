@@ -32,6 +32,7 @@ from bench.filling import fill
 
 CLIENTS = 256
 WARM_UP_S = 1.0
+"""No longer than what is measured after it."""
 SNAPSHOTS_ON_REQUEST = {"snapshot.max.new.record.bytes": 1 << 40}
 SMALL_SEGMENTS = {"log.segment.bytes": 1 << 20}
 SLOW_SYNC_S = 0.02
@@ -45,6 +46,7 @@ class Tails:
         self._quorum = quorum
         self._syncs = syncs
         self._args = args
+        self._warm_up_s = min(WARM_UP_S, args.seconds)
         self._rate: float = args.rate
         self.rows: list[dict[str, Any]] = []
 
@@ -59,7 +61,7 @@ class Tails:
         with ThreadPoolExecutor(1) as pool:
             load = pool.submit(self._load, clients=CLIENTS, rate=self._rate)
             # Here, and not in the thread: nodes that a thread has started end with it.
-            time.sleep(WARM_UP_S)
+            time.sleep(self._warm_up_s)
             during()
             row = load.result()
         self.rows.append({"during": name, **row})
@@ -97,7 +99,7 @@ class Tails:
     def _load(self, **options: object) -> dict[str, Any]:
         port = self._quorum.ports[leader_of(self._quorum)]
         options |= {"value_bytes": self._args.value_bytes, "seconds": self._args.seconds}
-        return generate(self._quorum, [port], warmup=WARM_UP_S, **options)
+        return generate(self._quorum, [port], warmup=self._warm_up_s, **options)
 
 
 def line_of(row: dict[str, Any]) -> str:

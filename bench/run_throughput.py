@@ -84,10 +84,10 @@ def compare(args: argparse.Namespace) -> list[dict[str, Any]]:
         print(f"{now.name} ({now.form}) against {before.name} ({before.form})", flush=True)
         with two_quorums([now, before], args.folder) as quorums:
             for quorum in quorums:
-                sample(quorum, clients=64, warmup=0, seconds=2)
+                sample(quorum, clients=64, warmup=0, seconds=2 * args.seconds)
             for cell in CELLS:
                 options = {**cell._asdict(), "value_bytes": args.value_bytes}
-                options |= {"seconds": args.seconds, "warmup": 0.3}
+                options |= {"seconds": args.seconds, "warmup": 0.3 * args.seconds}
                 pairs = list(measure_pairs(quorums, args.pairs, **options))
                 print(line_of_pairs(cell.title, pairs), flush=True)
                 rows.append({"cell": cell.title, "pairs": [pair._asdict() for pair in pairs]})
