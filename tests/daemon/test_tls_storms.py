@@ -70,6 +70,7 @@ def calm(cluster: SecureCluster) -> Calm:
     with cluster.secure_client() as appending:
         appending.wait_progress(APPENDS + 50, timeout_s=60)
         memory_mb = {node: resident_mb(cluster.pid(node)) for node in cluster.ids}
+    cluster.assert_same_logs()
     appending.assert_nothing_lost(cluster)
     return Calm(memory_mb, p99_ms(appending, 50))
 
