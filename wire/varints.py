@@ -11,19 +11,16 @@ from __future__ import annotations
 
 from typing import Final
 
-_ONE_BYTE: Final = [bytes((value,)) for value in range(128)]
+_LAST: Final = [bytes((value,)) for value in range(128)]
+_MORE: Final = [bytes((value | 0x80,)) for value in range(128)]
+"""By its seven bits: the last byte of a varint, and one with others behind it."""
 
 
 def encode_unsigned_varint(value: int) -> bytes:
     """`value` (0 or more) as an unsigned varint."""
     if value < 128:
-        return _ONE_BYTE[value]
-    out = bytearray()
-    while value > 127:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+        return _LAST[value]
+    return _MORE[value & 0x7F] + encode_unsigned_varint(value >> 7)
 
 
 def encode_varint(value: int) -> bytes:

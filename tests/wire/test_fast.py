@@ -180,24 +180,28 @@ def test_other_produce_requests_are_left_to_the_codec(version, data):
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @SOME
-@given(name=NAMES | st.just("n" * 200), topic_id=UUIDS, numbers=st.tuples(INT32, INT64, INT64))
-def test_produce_answers_are_written_as_declared(version, name, topic_id, numbers):
-    index, base_offset, log_start = numbers
-    partition = ProduceResponsePartition(
-        index=index, base_offset=base_offset, log_start_offset=log_start
-    )
-    named = {"topic_id": topic_id} if version >= 13 else {"name": name}
-    message = ProduceResponse(
-        responses=(ProduceResponseTopic(partition_responses=(partition,), **named),)
-    )
+@given(
+    name=NAMES | st.just("n" * 200),
+    topic_id=UUIDS,
+    index=INT32,
+    offsets=st.lists(st.tuples(INT64, INT64 | st.sampled_from([0, 7])), min_size=1, max_size=4),
+)
+def test_produce_answers_are_written_as_declared(version, name, topic_id, index, offsets):
+    """One after the other, while the log may start elsewhere."""
     topic = topic_bytes(version, name, topic_id)
-
     answers = ProduceResponseWriter(version, topic, index)
-    frame = frame_of(answers.encode(77, base_offset, log_start))
-
-    correlation_id, body_at = decode_response_header(0, version, frame)
-    assert correlation_id == 77
-    assert frame[body_at:] == encode(message, version)
+    named = {"topic_id": topic_id} if version >= 13 else {"name": name}
+    for number, (base_offset, log_start) in enumerate(offsets, 77):
+        partition = ProduceResponsePartition(
+            index=index, base_offset=base_offset, log_start_offset=log_start
+        )
+        message = ProduceResponse(
+            responses=(ProduceResponseTopic(partition_responses=(partition,), **named),)
+        )
+        frame = frame_of(answers.encode(number, base_offset, log_start))
+        correlation_id, body_at = decode_response_header(0, version, frame)
+        assert correlation_id == number
+        assert frame[body_at:] == encode(message, version)
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)

@@ -28,6 +28,7 @@ _PARTITION: Final = Struct(">bi")
 _NO_TAGS: Final = b"\0\0\0"
 _INT32: Final = Struct(">i")
 _INT16: Final = Struct(">h")
+_INT64: Final = Struct(">q")
 _NO_OFFSETS: Final = b"\xff" * 16
 """Neither a base offset nor an append time."""
 
@@ -133,7 +134,17 @@ class ProduceResponseWriter:
     `topic` is the name as UTF-8, or from version 13 the 16 bytes of the id.
     """
 
-    __slots__ = ("_end", "_head", "_layout", "_size", "_start", "_tail", "_version")
+    __slots__ = (
+        "_behind_offset",
+        "_end",
+        "_head",
+        "_layout",
+        "_length",
+        "_log_start_offset",
+        "_start",
+        "_tail",
+        "_version",
+    )
 
     def __init__(self, version: int, topic: bytes, partition: int) -> None:
         self._version = version
@@ -154,17 +165,25 @@ class ProduceResponseWriter:
         self._end = end
         self._head = self._start + b"\0\0"
         self._tail = no_errors + end
-        # length, correlation id, head with the error code, base offset, append time, log start, tail
-        log_start = "q" if version >= _LOG_START_FROM else ""
-        self._layout = Struct(f">ii{len(self._head)}sqq{log_start}{len(self._tail)}s")
-        self._size = self._layout.size - 4
+        self._log_start_offset = 0
+        self._behind_offset = self._append_time_and_rest(0)
+        # length, correlation id, head with the error code, base offset, what is behind it
+        self._layout = Struct(f">4si{len(self._head)}sq{len(self._behind_offset)}s")
+        self._length = _INT32.pack(self._layout.size - _INT32.size)
 
     def encode(self, correlation_id: int, base_offset: int, log_start_offset: int) -> bytes:
         """A complete response to a batch that was appended: length, header and body."""
-        layout, size, head, tail = self._layout, self._size, self._head, self._tail
-        if self._version < _LOG_START_FROM:
-            return layout.pack(size, correlation_id, head, base_offset, -1, tail)
-        return layout.pack(size, correlation_id, head, base_offset, -1, log_start_offset, tail)
+        if log_start_offset != self._log_start_offset:
+            self._log_start_offset = log_start_offset
+            self._behind_offset = self._append_time_and_rest(log_start_offset)
+        return self._layout.pack(
+            self._length, correlation_id, self._head, base_offset, self._behind_offset
+        )
+
+    def _append_time_and_rest(self, log_start_offset: int) -> bytes:
+        """What is behind the base offset: it stays the same until the log starts elsewhere."""
+        start = _INT64.pack(log_start_offset) if self._version >= _LOG_START_FROM else b""
+        return _INT64.pack(-1) + start + self._tail
 
     def encode_refusal(
         self, correlation_id: int, error_code: int, record_index: int, message: bytes
