@@ -84,6 +84,7 @@ def test_a_listed_quorum_starts_with_the_storage_ids_of_the_list(nodes: Cluster)
         nodes.wait_ready(3)
         assert nodes.status(3)["role"] == "observer"
         load.wait_progress()
+    nodes.assert_same_logs()
     load.assert_nothing_lost()
 
 
@@ -113,7 +114,9 @@ def test_quorum_voters_is_removed_by_a_rolling_restart_and_refuses_strangers_lat
         cluster.start(2)
         cluster.wait_ready()
         load.wait_progress()
-    load.assert_nothing_lost()
+        load.stop()
+        cluster.assert_same_logs()
+        load.assert_nothing_lost()
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,7 @@ def test_a_lost_disk_is_replaced_by_one_command(folder: Path) -> None:
         nodes.wait_ready()
         load.stop()
         nodes.assert_same_logs()
-    load.assert_nothing_lost()
+        load.assert_nothing_lost()
 
 
 def follower(cluster: Cluster) -> int:

@@ -118,7 +118,9 @@ class Load:
 
     def assert_nothing_lost(self, *nodes: int) -> None:
         """Every acknowledged record is where it was acknowledged, in the logs of these nodes' disks."""
-        for node in nodes or self._cluster.running():
+        checked = nodes or tuple(self._cluster.running())
+        assert checked, "no node runs"
+        for node in checked:
             found = {record.offset: record.value for record in self._cluster.records(node)}
             lost = [one for one in self.acknowledged if found.get(one.offset) != one.value]
             assert not lost, f"node {node} lost {len(lost)} acknowledged records: {lost[:5]}"
