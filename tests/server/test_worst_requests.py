@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import cache
@@ -113,7 +114,9 @@ async def leading(folder: Path) -> AsyncIterator[Dispatch]:
 def asked(worst: WorstRequest) -> tuple[InboundRequest, Recorder]:
     recorder = Recorder()
     connection = cast(RequestConnection, recorder)
-    return InboundRequest(connection, worst.api_key, worst.version, 1, worst.body, 0, 0), recorder
+    now_ns = time.monotonic_ns()  # what it waits for at the most counts from here
+    request = InboundRequest(connection, worst.api_key, worst.version, 1, worst.body, 0, now_ns)
+    return request, recorder
 
 
 def at_their_limits(excess: int) -> Iterator[WorstRequest]:
