@@ -66,14 +66,14 @@ pipeline: $(SPARK_READY)
 	$(BIN)/quorumd-pipeline report $(PIPELINE)/tables --findings $(PIPELINE)/audit \
 		--output $(PIPELINE)/report.html
 
-# Four at a time, for two cores: many wait for a process, a quorum, a disk or a clock.
+# More at a time than cores: many wait for a process, a quorum, a disk or a clock.
 quick: check
 	@$(BIN)/python -m pytest $(PARALLEL) 4 -m "not live and not java and not spark and not sim and not long and not browser and not compiled"
 
 # What is downloaded and prepared meanwhile takes the other core as long as the checks take one.
 test: $(DEV_READY)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line check test-needs
-	@$(BIN)/python -m pytest --cache-clear $(PARALLEL) 4 || $(BIN)/python -m tests.support.second_run $$?
+	@$(BIN)/python -m pytest --cache-clear $(PARALLEL) 5 || $(BIN)/python -m tests.support.second_run $$?
 
 # So that no test's time limit covers it. Last: the tests in the form in which each of the processes loads them.
 test-needs: $(DEV_READY)
