@@ -226,6 +226,7 @@ class Run:
                         start_new_session=True,
                     )
                     processes.append(process)
+                    stack.callback(process.wait)  # behind the other: none is left at the end
                     stack.callback(process.kill)
             yield histories
             for process in processes:
