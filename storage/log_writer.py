@@ -39,7 +39,7 @@ from quorumd.storage.segment_reads import seek
 from quorumd.storage.segment_removal import empty_log, remove_segment
 from quorumd.storage.segment_table import SegmentTable
 from quorumd.wire.errors import CorruptBatch
-from quorumd.wire.records import BATCH_OVERHEAD, iter_headers, read_header
+from quorumd.wire.records import iter_headers, read_header
 from quorumd.wire.sequence_check import epoch_problem, offset_problem
 
 
@@ -206,7 +206,7 @@ class LogWriter:
         if summary.epoch != self._last_epoch(run):
             self._note_epoch(run, summary.epoch, run.end_offset)
         if run.position > run.due_above:
-            run.add_entry(run.position, read_header(bytes(data[:BATCH_OVERHEAD])).last_offset)
+            run.add_entry(run.position, read_header(data).last_offset)
         run.note_timestamp(summary.max_timestamp, summary.max_timestamp_offset)
         run.end_offset = end_offset
 

@@ -1,6 +1,6 @@
 """The 61-byte header of a record batch (magic 2): read it, check the CRC, stamp offset and epoch.
 
-Knows nothing of what is behind the header.
+Knows nothing of what is behind the header. Works on `bytes` and `memoryview` without copying.
 Source: KIP-98, "Message Format"; Apache Kafka 4.3, DefaultRecordBatch.
 """
 
@@ -96,13 +96,20 @@ def packed_delta(header: BatchHeader, claimed: int, place: int) -> int:
     return max(0, min(claimed, header.last_offset_delta))
 
 
-def read_header(data: bytes, at: int = 0) -> BatchHeader:
+def read_header(data: bytes | memoryview, at: int = 0) -> BatchHeader:
     """The header at `at`; the CRC is not checked and the batch need not be whole.
 
     Raises CorruptBatch if fewer than 61 bytes are there, magic is not 2 or the size is below 61.
     """
+    if isinstance(data, bytes):
+        return _read_header(data, at, at)
+    return _read_header(bytes(data[at : at + BATCH_OVERHEAD]), 0, at)
+
+
+def _read_header(data: bytes, at: int, place: int) -> BatchHeader:
+    """The header at `at`, which an error calls `place`."""
     if len(data) - at < BATCH_OVERHEAD:
-        raise CorruptBatch(f"only {len(data) - at} bytes of a batch header of 61", at)
+        raise CorruptBatch(f"only {len(data) - at} bytes of a batch header of 61", place)
     (
         base_offset,
         length,
@@ -119,9 +126,9 @@ def read_header(data: bytes, at: int = 0) -> BatchHeader:
         record_count,
     ) = HEADER.unpack_from(data, at)
     if magic != MAGIC:
-        raise CorruptBatch(f"magic is {magic} instead of 2", at)
+        raise CorruptBatch(f"magic is {magic} instead of 2", place)
     if length < BATCH_OVERHEAD - LOG_OVERHEAD:
-        raise CorruptBatch(f"a batch length of {length} is too small for a header", at)
+        raise CorruptBatch(f"a batch length of {length} is too small for a header", place)
     return _new_tuple(
         BatchHeader,
         (
@@ -156,11 +163,10 @@ def iter_headers(
 
     No CRC is checked. Raises CorruptBatch for a wrong magic or an impossible size.
     """
-    whole = bytes(data)  # no copy, unless it is a view
     if end is None:
-        end = len(whole)
+        end = len(data)
     while end - at >= BATCH_OVERHEAD:
-        header = read_header(whole, at)
+        header = read_header(data, at)
         if at + header.size_bytes > end:
             return
         yield at, header
@@ -172,13 +178,12 @@ def scan(data: bytes | memoryview) -> list[tuple[int, BatchHeader]]:
 
     Raises CorruptBatch with the position of the first batch whose CRC, magic or size is wrong.
     """
-    whole = bytes(data)  # no copy, unless it is a view
-    view = memoryview(whole)
+    view = memoryview(data)
     found: list[tuple[int, BatchHeader]] = []
     at = 0
-    end = len(whole)
+    end = len(data)
     while end - at >= BATCH_OVERHEAD:
-        header = read_header(whole, at)
+        header = read_header(data, at)
         batch_end = at + header[1]
         if batch_end > end:
             break

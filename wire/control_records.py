@@ -269,7 +269,7 @@ def decode_control_batch(batch: bytes | memoryview) -> list[tuple[int, ControlRe
 
     Raises CorruptBatch if it is no control batch or a record in it is malformed.
     """
-    if not read_header(bytes(batch[:BATCH_OVERHEAD])).is_control:
+    if not read_header(batch).is_control:
         raise CorruptBatch("it is not a control batch")
     try:
         return [

@@ -109,7 +109,7 @@ def _iterate(
     record_bytes_max: int,
     read: Callable[[BatchHeader, bytes, int, int, int], T],
 ) -> Iterator[T]:
-    header = read_header(bytes(batch[:BATCH_OVERHEAD]))
+    header = read_header(batch)
     if header.size_bytes > len(batch):
         raise CorruptBatch(f"only {len(batch)} of {header.size_bytes} bytes are there")
     if header.record_count < 0:

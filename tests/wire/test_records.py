@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+import tracemalloc
 import warnings
 
 import pytest
@@ -237,6 +238,21 @@ def test_scan_names_the_position_of_a_damaged_batch():
 def test_a_header_that_is_none_is_corrupt(data):
     with pytest.raises(CorruptBatch):
         read_header(data)
+
+
+def test_headers_of_a_view_are_read_in_place_and_faults_have_theirs():
+    batch = build_batch([Record(value=bytes(4 << 20))])
+    data = memoryview(batch + batch[:16] + b"\1" + batch[17:])
+    tracemalloc.start()
+    try:
+        headers = iter_headers(data)
+        assert next(headers) == (0, read_header(batch))
+        with pytest.raises(CorruptBatch) as caught:
+            next(headers)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert caught.value.position == len(batch)
 
 
 def test_stamping_keeps_the_crc_valid_and_drops_what_follows():
