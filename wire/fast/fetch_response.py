@@ -102,7 +102,6 @@ _OLD_TOP_ERROR: Final = Struct(">hi")
 _OLD_TOPIC: Final = Struct(">ih")
 _OLD_PARTITION: Final = Struct(">iih")
 _INT32: Final = Struct(">i")
-_INT64: Final = Struct(">q")
 
 
 class FetchResponseWriter:
@@ -113,14 +112,12 @@ class FetchResponseWriter:
     """
 
     __slots__ = (
-        "_after",
-        "_before",
-        "_behind_watermark",
+        "_after_start",
+        "_before_watermark",
         "_end",
         "_has_start",
         "_is_flexible",
         "_layout",
-        "_log_start_offset",
         "_other_bytes",
     )
 
@@ -152,11 +149,10 @@ class FetchResponseWriter:
             topics = _OLD_TOPIC.pack(1, len(topic)) + topic
             head = bytes(4) + top_error + topics + _OLD_PARTITION.pack(1, partition, error_code)
             after = bytes(4) + (b"\xff" * 4 if version >= _PREFERRED_REPLICA_FROM else b"")
-        self._before, self._after = head, after
-        self._log_start_offset = 0
-        self._behind_watermark = self._stable_offset_and_rest(0)
-        # length, correlation id, topic and partition, high watermark, what is behind it
-        self._layout = Struct(f">ii{len(head)}sq{len(self._behind_watermark)}s")
+        self._before_watermark, self._after_start = head, after
+        # length, correlation id, topic and partition, high watermark, stable offset, log start, the rest
+        start = "q" if self._has_start else ""
+        self._layout = Struct(f">ii{len(head)}sqq{start}{len(after)}s")
         self._other_bytes = self._layout.size - 4 + len(self._end)
 
     def encode(
@@ -172,20 +168,16 @@ class FetchResponseWriter:
             encode_unsigned_varint(size + 1) if self._is_flexible else _INT32.pack(size)
         )
         length = self._other_bytes + len(records_length) + size
-        if log_start_offset != self._log_start_offset:
-            self._log_start_offset = log_start_offset
-            self._behind_watermark = self._stable_offset_and_rest(log_start_offset)
-        head = self._layout.pack(
-            length, correlation_id, self._before, high_watermark, self._behind_watermark
-        )
+        before, after = self._before_watermark, self._after_start
+        if self._has_start:
+            head = self._layout.pack(
+                length, correlation_id, before, high_watermark, -1, log_start_offset, after
+            )
+        else:
+            head = self._layout.pack(length, correlation_id, before, high_watermark, -1, after)
         if length < JOIN_BYTES_MAX:
             return [b"".join((head, records_length, *records, self._end))]
         return [head + records_length, *records, self._end]
-
-    def _stable_offset_and_rest(self, log_start_offset: int) -> bytes:
-        """What is behind the high watermark: it stays the same until the log starts elsewhere."""
-        start = _INT64.pack(log_start_offset) if self._has_start else b""
-        return _INT64.pack(-1) + start + self._after
 
 
 @lru_cache(maxsize=256)
