@@ -302,11 +302,7 @@ class ProduceHandler:
         offset = base_offset
         newest_ms, newest_offset = -1, -1
         for batch in turn:
-            size, max_timestamp, record_count = (
-                batch.size_bytes,
-                batch.max_timestamp,
-                batch.record_count,
-            )
+            size, max_timestamp = batch.size_bytes, batch.max_timestamp
             keyed = batch.keyed
             if keyed is not None and keyed.condition is not None:
                 refused = refused_append(batch, judge, self._producers, offset, self._runtime)
@@ -320,7 +316,7 @@ class ProduceHandler:
             parts.append(STAMP.pack(offset, size - LOG_OVERHEAD, epoch))
             parts.append(batch.data[STAMP.size :])
             batch.let_go()
-            offset += record_count
+            offset += batch.record_count
             if max_timestamp > newest_ms or not sizes:
                 newest_ms, newest_offset = max_timestamp, offset - 1
             if judge.window is not None:

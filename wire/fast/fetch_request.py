@@ -35,7 +35,7 @@ _PARTITION: Final = Struct(">biiqiqi")
 _HIGH_WATERMARK: Final = Struct(">q")
 _REPLICA_STATE: Final = Struct(">iqb")
 _WHOLE: Final = Struct(">iiibiib16sbiiqiqi")
-# the same, and the partition's two tags: directory id, high watermark
+# the same, and the partition's two tags: directory id, high watermark; a literal, see `native/reads.py`
 _OF_REPLICA: Final = Struct(">iiibiib16sbiiqiqib18s2sq")
 _BEFORE_MAX_BYTES: Final = 8
 _BEFORE_EPOCH: Final = Struct(">iiibiib16sbi").size
