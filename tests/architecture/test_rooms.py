@@ -103,7 +103,8 @@ LIBRARY = House(
         {"version": set()},
         {"client": {"version"}, "version_option": {"version"}},
         {"client.coordination": {"client"}},
-        {"client.__init__": {"client", "client.coordination"}},
+        {"client.names": {"client", "client.coordination"}},
+        {"client.__init__": {"client.names"}},
         {
             "cli": {
                 *("client", "client.__init__", "client.coordination", "version", "version_option")

@@ -56,6 +56,22 @@ def test_the_client_loads_neither_daemon_nor_spark() -> None:
     ]
 
 
+def test_a_module_of_the_client_loads_no_other_than_it_needs() -> None:
+    """Each of Spark's Python workers reads the options of the data source: addresses and TLS."""
+    code = (
+        "import sys, quorumd.client.addresses, quorumd.client.security, quorumd.client\n"
+        "hasattr(quorumd.client, '__wrapped__')\n"
+        "print(sorted(name for name in sys.modules if name.startswith('quorumd.client.')))\n"
+        "print(sorted({'asyncio', 'ssl'} & set(sys.modules)))\n"
+        "quorumd.client.QuorumClient; print('quorumd.client.client' in sys.modules)"
+    )
+    assert run(code).splitlines() == [
+        "['quorumd.client.addresses', 'quorumd.client.security']",
+        "[]",
+        "True",
+    ]
+
+
 def test_the_daemon_does_not_load_the_client() -> None:
     code = (
         "import sys, quorumd.server.main, quorumd.server.run\n"
@@ -67,6 +83,7 @@ def test_the_daemon_does_not_load_the_client() -> None:
 def test_the_public_names_are_those_of_the_client_and_dir_lists_them() -> None:
     assert quorumd.__all__ == quorumd.client.__all__
     assert {*quorumd.__all__, "__version__"} == set(dir(quorumd))
+    assert set(quorumd.__all__) <= set(dir(quorumd.client))
     for name in quorumd.__all__:
         assert getattr(quorumd, name) is getattr(quorumd.client, name)
     assert run("from quorumd import *; print(Record(value=b'x').value)") == "b'x'"
@@ -75,6 +92,10 @@ def test_the_public_names_are_those_of_the_client_and_dir_lists_them() -> None:
 def test_a_name_that_is_not_there_is_an_error_that_says_so() -> None:
     with pytest.raises(AttributeError, match="module 'quorumd' has no attribute 'QuorumCleint'"):
         _ = quorumd.QuorumCleint  # type: ignore[attr-defined]  # this is what is tested
+    with pytest.raises(
+        AttributeError, match=r"module 'quorumd\.client' has no attribute 'QuorumCleint'"
+    ):
+        _ = quorumd.client.QuorumCleint  # type: ignore[attr-defined]  # this is what is tested
     # What looks for what a module may have (pickle, doctest, inspect) loads nothing by it.
     assert (
         run(
