@@ -25,9 +25,14 @@ def quick_start() -> None:
 
 @pytest.fixture(scope="session")
 def spark(quick_start: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two cores, four tries a task; its warehouse and its log are in a folder of the test run."""
+    """Two cores, four tries a task; its warehouse and its log are in a folder of the test run.
+
+    It compiles code of its queries, as Spark does where nothing is configured.
+    """
     folder = tmp_path_factory.mktemp("spark")
     config = {
+        "spark.sql.codegen.factoryMode": "FALLBACK",
+        "spark.sql.codegen.wholeStage": "true",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder),
         "spark.driver.memory": "1g",

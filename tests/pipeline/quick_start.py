@@ -1,6 +1,7 @@
 """Spark's processes started for half the processor time.
 
 Java has one compiler, and classes from an archive that it maps; a JVM whose jars are others does not use it.
+Spark makes no Java code of its queries, which would be compiled for a few rows.
 Python's workers load the PySpark that is installed, and not a zip of its sources, which each of them would
 compile: SPARK_HOME is a folder of links to PySpark's without that zip. Both are made once, in
 `.cache/spark-classes`.
@@ -25,6 +26,12 @@ from tests.pipeline.nodes import make_node
 
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For JVMs that are over in seconds."""
+CONFIGURATION = {
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""For Spark programs that handle a few rows."""
 MAKE_TIMEOUT_S = 600.0
 COMMAND = (sys.executable, "-c", "from quorumd.pipeline.cli import main; main()")
 """`quorumd-pipeline` of the tree that is tested."""
@@ -127,7 +134,8 @@ def _use_options(options: str, environ: MutableMapping[str, str]) -> None:
     environ["SPARK_HOME"] = str(_spark_home())
     # Beside what a program gives as spark.driver.extraJavaOptions, which would replace the same in a file.
     environ["SPARK_SUBMIT_OPTS"] = options
-    environ["PYSPARK_SUBMIT_ARGS"] = "--conf spark.sql.shuffle.partitions=2 pyspark-shell"
+    conf = " ".join(f"--conf {name}={value}" for name, value in CONFIGURATION.items())
+    environ["PYSPARK_SUBMIT_ARGS"] = f"{conf} pyspark-shell"
 
 
 if __name__ == "__main__":  # before the tests, so that no test's time limit covers it

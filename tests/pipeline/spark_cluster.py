@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from quorumd.pipeline.java import use_java
-from tests.pipeline.quick_start import JAVA_OPTIONS, java_options
+from tests.pipeline.quick_start import CONFIGURATION, JAVA_OPTIONS, java_options
 from tests.support.commands import Done
 from tests.support.forked import die_with_parent
 from tests.support.ports import free_ports
@@ -64,8 +64,8 @@ class SparkCluster:
             "spark.driver.memory": "512m",
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": java_options(),
-            "spark.sql.shuffle.partitions": "2",
             "spark.master.rest.port": rest,
+            **CONFIGURATION,
         }
         self._settings.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
         self.environ = {
