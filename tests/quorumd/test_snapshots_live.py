@@ -25,7 +25,7 @@ from quorumd import (
 )
 from tests.quorumd.conftest import Done
 from tests.quorumd.running import started
-from tests.support.live_cluster import POLL_S, Cluster, running_cluster
+from tests.support.live_cluster import POLL_MAX_S, Cluster, running_cluster
 
 pytestmark = [pytest.mark.usefixtures("nodes"), pytest.mark.timeout(400)]
 
@@ -83,7 +83,7 @@ async def forget(cluster: Cluster, client: QuorumClient, writer: Writer, offset:
         assert time.monotonic() < deadline, f"offset {offset} is still there\n{cluster.logs()}"
         if any(_wants_bytes(each["snapshots"]) for each in status):
             await writer.write(client, 4000)
-        await asyncio.sleep(POLL_S)
+        await asyncio.sleep(POLL_MAX_S)
 
 
 def _wants_bytes(snapshots: dict[str, Any]) -> bool:

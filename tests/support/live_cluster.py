@@ -51,7 +51,7 @@ WAIT_S = 40.0
 STOP_S = 30.0
 PAGE_S = 5.0
 ASK_S = 1.0
-POLL_S = 0.02
+POLL_MIN_S, POLL_MAX_S = 0.02, 0.1
 LOG_LINES = 60
 
 _DESCRIBE_VERSION = 2
@@ -395,7 +395,7 @@ class Cluster:
 
     def wait_for(self, look: Callable[[], T | None], what: str, timeout_s: float = WAIT_S) -> T:
         """What `look` finds as soon as it is truthy; a node that does not respond is asked again."""
-        deadline = time.monotonic() + timeout_s
+        begun = time.monotonic()
         while True:
             self._check_alive()
             try:
@@ -403,9 +403,11 @@ class Cluster:
                     return found
             except OSError:
                 pass
-            if time.monotonic() > deadline:
+            waited_s = time.monotonic() - begun
+            if waited_s > timeout_s:
                 raise AssertionError(f"waited {timeout_s} s for {what}\n{self.logs()}")
-            time.sleep(POLL_S)
+            # To ask a node takes a millisecond of processor time: what takes long is asked for seldom.
+            time.sleep(min(max(POLL_MIN_S, waited_s / 20), POLL_MAX_S))
 
     # -- what is on the disks
 
@@ -429,7 +431,7 @@ class Cluster:
             if time.monotonic() > deadline:
                 sizes = {node: len(self.log_bytes(node)) for node in self.running()}
                 raise AssertionError(f"the replicas' logs differ: bytes by node {sizes}")
-            time.sleep(POLL_S)
+            time.sleep(POLL_MIN_S)
 
     def _batches(self, node: int, is_control: bool | None = None) -> Iterator[bytes]:
         for file in find_files(self.log_folder(node)):
