@@ -214,8 +214,8 @@ def test_it_keeps_history_that_kafka_deletes(kafka: KafkaQuorum, first: KafkaObs
 
 
 def test_two_hours_of_idle_records_are_copied_in_a_minute(tmp_path: Path) -> None:
-    """An idle controller writes a NoOp record each 500 ms; here it does so each few ms."""
-    quick = {"metadata.max.idle.interval.ms": "4", "controller.quorum.append.linger.ms": "0"}
+    """An idle controller writes a NoOp record each 500 ms; here it does so each ms."""
+    quick = {"metadata.max.idle.interval.ms": "1", "controller.quorum.append.linger.ms": "0"}
     kafka = KafkaQuorum(tmp_path / "kafka", size=1, extra=quick)
     kafka.format()
     observer = KafkaObserver(tmp_path / "node", kafka.bootstrap, node_id=95)
