@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -11,5 +12,10 @@ from tests.architecture.source_tree import tree_of
 
 @pytest.fixture(autouse=True, scope="module")
 def _trees() -> Iterator[None]:
-    yield
-    tree_of.cache_clear()
+    """No tree holds itself: the garbage collector would go through millions of nodes for nothing."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        tree_of.cache_clear()
+        gc.enable()
