@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
@@ -191,6 +191,24 @@ def pause_s(node: RawClient, strangers: list[socket.socket], said: bytes) -> flo
     return longest
 
 
+@contextmanager
+def before_others(*pids: int) -> Iterator[None]:
+    """These processes get a processor before others that want one, where this may be said."""
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+
+    def set_niceness(value: int) -> None:
+        for pid in pids:
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                with suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, int(thread.name), value)
+
+    set_niceness(-20)
+    try:
+        yield
+    finally:
+        set_niceness(usual)
+
+
 def test_hellos_that_come_all_at_once_are_no_pause_of_the_event_loop(
     cluster: SecureCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,7 +216,7 @@ def test_hellos_that_come_all_at_once_are_no_pause_of_the_event_loop(
     processes only add to it."""
     leader = cluster.wait_leader()
     found = []
-    with RawClient(cluster.port(leader)) as node:
+    with before_others(cluster.pid(leader), os.getpid()), RawClient(cluster.port(leader)) as node:
         for _ in range(ROUNDS_MAX):
             with ExitStack() as stack:
                 strangers = [
