@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Iterator
+from time import monotonic_ns
 from typing import Any
 
 import pytest
@@ -64,6 +65,21 @@ def counts(at: At) -> tuple[int, int, int, int]:
 
 
 NOTHING = (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [[request_frame(1)], [request_frame(1, key=3)], [request_frame(1)[:9], request_frame(1)[9:]]],
+    ids=["quick", "in its turn", "in pieces"],
+)
+def test_a_connection_is_as_active_as_its_last_request(at: At, pieces: list[bytes]) -> None:
+    """One that asks now and then is neither closed as idle nor displaced."""
+    for _ in range(2):
+        before_ns = monotonic_ns()
+        for piece in pieces:
+            at.connection.data_received(piece)
+        at.turn()
+        assert at.connection.active_ns >= before_ns
 
 
 @pytest.mark.parametrize("before", [b"", request_frame(1)], ids=["first", "behind another"])
@@ -126,6 +142,32 @@ def test_so_many_bytes_in_flight_and_no_more_is_read(at: At) -> None:
     assert at.connection.state is S.OPEN
     at.connection.data_received(request_frame(2))
     assert at.connection.state is S.PAUSED
+
+
+def test_so_many_requests_in_flight_and_no_more_is_read_though_each_comes_alone(at: At) -> None:
+    for number in range(MAX_IN_FLIGHT):
+        assert at.connection.state is S.OPEN, number
+        at.connection.data_received(request_frame(number))
+        at.turn()
+    assert len(at.dispatcher.requests) == MAX_IN_FLIGHT
+    assert at.connection.state is S.PAUSED
+
+
+def test_nothing_more_is_read_while_the_requests_of_all_hold_too_much(at: At) -> None:
+    at.connection.data_received(request_frame(1))
+    at.turn()
+    requests = at.group.requests
+    held = requests.size_bytes
+    requests.max_bytes = 3 * held
+    at.connection.data_received(request_frame(2))
+    assert at.connection.state is S.OPEN
+    at.connection.data_received(request_frame(3))
+    assert requests.size_bytes == requests.max_bytes
+    assert at.connection.state is S.PAUSED
+    at.dispatcher.answer_all()
+    at.turn()
+    at.turn()
+    assert at.connection.state is S.OPEN
 
 
 def test_it_is_read_again_when_half_of_the_requests_have_their_responses(at: At) -> None:

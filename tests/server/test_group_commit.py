@@ -13,6 +13,7 @@ from quorumd.server.disk.group_commit import DiskLoop, Jobs, NoSpace, Pause, Ste
 from quorumd.server.model.disk_jobs import (
     DeleteFiles,
     Files,
+    InstallSnapshot,
     Job,
     SaveState,
     Truncate,
@@ -110,6 +111,35 @@ def test_what_fails_while_the_node_stops_is_a_failure_all_the_same() -> None:
     assert what == "failed"
 
 
+def test_a_node_that_stops_when_there_is_space_again_writes_what_waits_and_ends() -> None:
+    bench = Bench()
+    bench.fill()
+    assert isinstance(bench.send(bench.record(1)), NoSpace)
+    bench.fs.errors = {}
+    assert bench.steps.send(None) is Step.DONE, "the mark of the end, taken while it waits"
+    assert bench.send() is Step.SYNC_NEXT
+    with pytest.raises(StopIteration):
+        bench.send()
+    assert bench.news == [("full", True), ("full", False), ("completed", 1, 0.0)]
+
+
+def test_a_disk_that_hangs_while_space_is_prepared_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    ages_s: list[float] = []
+
+    def prepare(_: Log) -> None:
+        bench.now_s += 7.0
+        ages_s.append(bench.loop.write_age_s())
+
+    monkeypatch.setattr(Log, "prepare", prepare)
+    assert bench.send() is Step.LONG_WAIT
+    assert ages_s == [7.0]
+    bench.now_s += 7.0
+    assert bench.loop.write_age_s() == 0.0
+
+
 def test_what_was_done_before_the_records_keeps_no_state_behind_them() -> None:
     bench = Bench()
     bench.fill()
@@ -140,3 +170,18 @@ def test_between_snapshots_that_are_kept_the_others_are_deleted() -> None:
     assert list(carry_out(files, [DeleteFiles(1, 0, (first, third))])) == [Step.DONE]
     assert second not in snapshots.ids
     assert snapshots.ids == [first, third]
+
+
+def test_a_snapshot_that_takes_the_place_of_the_log_takes_that_of_older_ones_too() -> None:
+    fs = empty_disk()
+    log, snapshots = open_log(fs), SnapshotStore(fs, DIRECTORY)
+    older, copied, newer = (SnapshotId(end_offset, 1) for end_offset in (3, 5, 9))
+    for snapshot in (older, copied, newer):
+        snapshots.write_part(snapshot, 0, b"all of it")
+    snapshots.complete_part(older)
+    snapshots.complete_part(newer)
+    log.reset_cache(copied.end_offset)
+    files = Files(log, snapshots, lambda state: None)
+    assert list(carry_out(files, [InstallSnapshot(1, copied)])) == [Step.DONE]
+    assert snapshots.ids == [copied, newer]
+    assert (log.log_start_offset, log.log_end_offset) == (5, 5)

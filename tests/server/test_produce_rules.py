@@ -243,6 +243,16 @@ def test_what_is_asked_of_another_topic_is_not_judged_by_its_acks(
         assert error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_a_wrong_request_is_as_wrong_when_it_comes_again(at: ProduceBench) -> None:
+    """A client's next request has the same head, which is not looked at twice if it was right."""
+    for _ in range(2):
+        for wrong in ({"topic": "other"}, {"index": 1}, {"acks": 7}):
+            for _ in range(2):
+                at.append(produce(batch(), **wrong))
+            assert not any(error is ErrorCode.NONE for _, error, _ in at.rows()), wrong
+        assert not at.partition.chunks
+
+
 def test_a_transaction_is_refused_whatever_else_is_wrong(at: ProduceBench) -> None:
     at.append(produce(batch(), transactional_id="t"))
     at.append(produce(batch(), transactional_id="t", topic="other", acks=7))
