@@ -170,6 +170,36 @@ def test_nothing_more_is_read_while_the_requests_of_all_hold_too_much(at: At) ->
     assert at.connection.state is S.OPEN
 
 
+def test_what_was_received_waits_while_the_peer_reads_nothing(at: At) -> None:
+    at.connection.data_received(b"".join(request_frame(number, key=3) for number in range(2)))
+    at.connection.data_received(request_frame(2, key=3))
+    before = len(at.dispatcher.requests)
+    at.connection.pause_writing()
+    for _ in range(3):
+        at.turn()
+    assert len(at.dispatcher.requests) == before
+    at.connection.resume_writing()
+    for _ in range(3):
+        at.turn()
+    assert len(at.dispatcher.requests) == 3
+
+
+def test_a_response_that_waits_on_counts_when_others_before_it_leave(at: At) -> None:
+    for number in range(4):
+        at.connection.data_received(request_frame(number))
+        at.turn()
+    first, second, third, fourth = at.dispatcher.requests
+    frames = [answer_frame(request) for request in at.dispatcher.requests]
+    fourth.respond((frames[3],))
+    second.respond((frames[1],))
+    assert at.group.unsent.total_bytes == len(frames[3]) + len(frames[1])
+    first.respond((frames[0],))
+    assert at.group.unsent.total_bytes == len(frames[3])
+    third.respond((frames[2],))
+    assert at.group.unsent.total_bytes == 0
+    assert at.transport.sent == b"".join(frames)
+
+
 def test_it_is_read_again_when_half_of_the_requests_have_their_responses(at: At) -> None:
     at.connection.data_received(b"".join(map(request_frame, range(MAX_IN_FLIGHT + 1))))
     while len(at.dispatcher.requests) < MAX_IN_FLIGHT:
