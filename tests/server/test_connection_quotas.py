@@ -105,6 +105,9 @@ def test_a_listener_has_limits_of_its_own_beside_the_nodes(
             await until(lambda: not served.listeners.connections)
             assert await taken(0, "127.0.0.2", 3) == [True] * 3
             assert await taken(1, "127.0.0.2", 1) == [False], "the node's limit holds there too"
+            served.close_clients()
+            await until(lambda: not served.listeners.connections)
+            assert await taken(1, "127.0.0.2", 1) == [True], "whom the node refused takes no share"
 
     with caplog.at_level("WARNING"):
         run(work())

@@ -15,9 +15,11 @@ from quorumd.raft.types import SnapshotId
 from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
 from quorumd.server.model.snapshot_builds import BuildResult
 from quorumd.server.requests.take_snapshot import SnapshotTaker, take_snapshot
-from quorumd.server.snapshots.manager import CLEAN_INTERVAL_S, RETRY_MIN_S
+from quorumd.server.snapshots.known_snapshots import KnownSnapshots
+from quorumd.server.snapshots.manager import CLEAN_INTERVAL_S, RETRY_MAX_S, RETRY_MIN_S
 from quorumd.server.snapshots.retention import SEGMENTS_AT_ONCE
 from quorumd.storage.layout import part_path
+from quorumd.storage.segment_table import ClosedSegment
 from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
@@ -218,3 +220,41 @@ def test_what_can_be_read_again_while_it_is_built_anew_is_damaged_until_that_is_
         bench.step()
     assert bench.copy()
     assert bench.snapshots.problem == ""
+
+
+def test_a_repair_that_went_well_ends_the_series_of_those_that_failed(bench: Bench) -> None:
+    bench.damage(NEW)
+    bench.snapshots.on_damage(NEW, "damaged")
+    for count in range(1, 5):
+        bench.failed("the disk is full")
+        while len(bench.builds) == count:
+            bench.wait(5)
+    bench.built(NEW)
+    bench.wait(RETRY_MAX_S)
+    bench.write(1000)
+    count = len(bench.builds)
+    bench.failed("the disk is full")
+    bench.wait(RETRY_MIN_S + 5)
+    assert len(bench.builds) == count + 1
+
+
+def test_nothing_is_known_any_more_of_what_was_deleted() -> None:
+    bench = Bench(retention_ms=1000)
+    bench.closed[:] = [ClosedSegment(0, NEW.end_offset, 100, 0)]
+    bench.wait(CLEAN_INTERVAL_S)
+    assert bench.log.snapshots == [NEW]
+    assert bench.copy(OLD)
+    assert bench.copy(NEW)
+    assert [each.snapshot for each in bench.snapshots.copies_under_way().values()] == [NEW]
+    bench.copy(OLD)
+    assert bench.snapshots.copies_under_way() == {}
+
+
+def test_what_is_gone_is_neither_damaged_nor_to_be_repaired(bench: Bench) -> None:
+    old, new = (bench.store.facts(each) for each in (OLD, NEW))
+    known = KnownSnapshots([old, new])
+    for each in (NEW, OLD):
+        known.withdraw(each)
+    assert known.to_repair == [OLD, NEW]
+    known.keep([new])
+    assert (known.facts, known.damaged, known.to_repair) == ({NEW: new}, {NEW}, [NEW])
