@@ -78,6 +78,14 @@ def test_asking_for_certificates_needs_cas(tmp_path: Path) -> None:
     )
 
 
+def test_nodes_have_to_show_certificates_and_clients_may(tmp_path: Path) -> None:
+    tls = configured(tmp_path, NODE, CA, ssl_client_auth=ClientAuth.REQUESTED)
+    assert problems(tls, is_peers=False) == []
+    assert "is requested for SECURE, where nodes reach each other" in only(
+        problems(tls), "ssl.client.auth"
+    )
+
+
 def test_several_at_once(tmp_path: Path) -> None:
     issued = CA.issue("node", ("x",), begin=OLD, end=now() - 2 * HOUR, purposes=[SERVER_AUTH])
     tls = configured(tmp_path, issued, Authority("another"))
@@ -315,6 +323,21 @@ def test_of_a_ca_above_another_the_list_is_about_cas(tmp_path: Path) -> None:
     crl_at(tmp_path, CA.crl(extension=scope(only_contains_user_certs=True)), MIDDLE.crl())
     found = problems(configured(tmp_path, issued, CA, ssl_crl_location=path))
     assert "append one about the certificates of CAs" in only(found, "ssl.crl.location")
+
+
+def test_a_ca_in_between_may_be_revoked_and_a_list_is_about_what_its_own_ca_has_issued(
+    tmp_path: Path,
+) -> None:
+    issued, middle = MIDDLE.issue("node", HOSTS), Issued(MIDDLE.key, MIDDLE.certificate)
+    path = crl_at(tmp_path, CA.crl(middle), MIDDLE.crl())
+    text = only(
+        problems(configured(tmp_path, issued, CA, ssl_crl_location=path)), "ssl.keystore.location"
+    )
+    assert "the certificate CN=middle, issued by CN=quorumd test CA" in text
+    assert f"is revoked by {path}" in text
+    # Another CA may have used the same serial numbers.
+    crl_at(tmp_path, CA.crl(issued), MIDDLE.crl(middle))
+    assert problems(configured(tmp_path, issued, CA, ssl_crl_location=path)) == []
 
 
 def test_with_revocation_lists_the_whole_chain_has_to_be_trusted(tmp_path: Path) -> None:

@@ -74,3 +74,20 @@ def test_after_the_end_no_step_is_begun() -> None:
     with pytest.raises(RuntimeError):
         order.step(STORM, 1)
     assert order.taken == []
+
+
+def test_strangers_hold_up_neither_nodes_nor_this_host_nor_what_is_dialled() -> None:
+    order = Order()
+    known = Handshakes(lambda ip: ip == CLIENT)
+    try:
+        for of_others in (order.handshakes, known):
+            for_local = of_others.accepted(STORM, is_local=True).submit(int, "1")
+            assert for_local.result(10) == 1
+            assert of_others.dialled.submit(int, "2").result(10) == 2
+        held = threading.Event()
+        known.accepted(STORM, is_local=False).submit(held.wait, 10)
+        assert known.accepted(CLIENT, is_local=False).submit(int, "3").result(5) == 3
+        held.set()
+    finally:
+        order.end()
+        known.close()

@@ -120,6 +120,37 @@ def test_who_asks_has_written_them_whole(files: Files, ca: trustme.CA) -> None:
     assert files.name() == "CN=second"
 
 
+@pytest.mark.pure
+def test_what_is_written_again_within_a_tick_of_the_file_systems_clock_is_seen(
+    files: Files, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks may do so between two writes."""
+    stamp = (1, 1, 1, 1, 1)
+    monkeypatch.setattr(reload, "_stamp_of", lambda path: stamp)
+    write(files.store, leaf(ca, "second"))
+    assert files.watched.reload(at_once=True).outcome is Outcome.LOADED
+    write(files.store, leaf(ca, "third"))
+    assert files.watched.reload(at_once=False).outcome is Outcome.LOADED
+    assert files.name() == "CN=third"
+
+
+@pytest.mark.pure
+def test_a_change_that_comes_again_after_it_was_taken_back_is_not_settled(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert outcomes(files) == [Outcome.SAME, Outcome.SAME]
+    stamp_of = reload._stamp_of
+    first = stamp_of(files.store)
+    second = (1, 1, 1, 1, 1)
+    for stamp in (second, first, second):
+        changed = {files.store: stamp}
+        monkeypatch.setattr(
+            reload, "_stamp_of", lambda path, at=changed: at.get(path) or stamp_of(path)
+        )
+        found = files.watched.reload(at_once=False)
+        assert found.outcome is (Outcome.SAME if stamp == first else Outcome.UNSETTLED)
+
+
 def test_another_ca_is_new_trust(files: Files, ca: trustme.CA) -> None:
     write(files.trust, ca.cert_pem.bytes() + trustme.CA().cert_pem.bytes())
     found = files.watched.reload(at_once=True)

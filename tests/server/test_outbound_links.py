@@ -95,6 +95,36 @@ def test_a_fetch_has_the_time_that_it_may_wait_for_records_beside_that_of_a_requ
     assert [link.calls[-1].timeout_ms for link in sender.links] == [1000 + 500, 1000]
 
 
+def test_each_fetch_goes_to_whom_it_is_for() -> None:
+    sender = Sender(*VOTERS)
+    for voter in (key(2), key(3), key(2)):
+        sender.ask(voter, FETCH)
+    assert [len(sender.link(each, Use.FETCHES).calls) for each in (key(2), key(3))] == [2, 1]
+
+
+def test_a_replica_that_comes_back_as_a_voter_is_fetched_from_over_a_new_link() -> None:
+    sender, voter = Sender(*VOTERS), key(2)
+    sender.ask(voter, FETCH)
+    (former,) = sender.links
+    for number, voters in enumerate(((VOTERS[0], VOTERS[2]), VOTERS), 1):
+        record = VotersRecord(VoterSet.of(voters), "cluster")
+        sender.node.core.log.voter_entries.append(VoterEntry(number, record))
+        sender.outbound.prepare([])
+    assert former.is_discarded
+    sender.ask(voter, FETCH)
+    assert len(former.calls) == 1
+    assert len(sender.link(voter, Use.FETCHES).calls) == 1
+
+
+def test_where_a_new_leader_is_counts_though_its_election_is_news() -> None:
+    sender = Sender(*VOTERS)
+    sender.lead(key(2), "two")
+    sender.outbound._handle = lambda event: sender.lead(key(3), None)
+    answered = sender.ask(key(2), FETCH)
+    answered(FETCH_VERSION, fetch_answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, 3, "moved"))
+    assert sender.link(key(3)).addresses()[0] == ("moved", 1)
+
+
 def test_fetches_ask_for_more_again_when_batches_are_few() -> None:
     sender = Sender(*VOTERS)
     sender.lead(key(2), "two")
