@@ -156,8 +156,10 @@ def test_replicas_are_told_with_their_vote_and_how_far_they_are_behind() -> None
 
 
 def test_a_voter_set_that_is_not_committed_is_told() -> None:
-    told = health_of(leader(), committed=VoterSet.of([voter(1), voter(2)])).as_json()
-    assert told["voters_committed"] is False
+    for others in ((2,), (2, 4)):
+        committed = VoterSet.of(voter(replica_id) for replica_id in (1, *others))
+        told = health_of(leader(), committed=committed).as_json()
+        assert told["voters_committed"] is False
 
 
 def test_the_age_of_a_role_begins_with_it() -> None:

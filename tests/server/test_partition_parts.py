@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -38,13 +39,16 @@ class Parts:
         self.events: list[Any] = []
         self.failures: list[str] = []
         self.heard: list[str] = []
+        self.noted: list[tuple[object, ...]] = []
         self.write_age_s = 0.0
         made = self.partition = object.__new__(Partition)
         values = {"is_leader": True, "append_refusal": None, "synced_end_offset": 10, **node}
         values.setdefault("log_end_offset", 11)
         made.node = cast(Any, SimpleNamespace(**values))
         made._runtime = cast(Runtime, self.clock)
-        made.health = cast(Any, SimpleNamespace(is_disk_full=False, note_role=lambda: None))
+        made.health = cast(
+            Any, SimpleNamespace(is_disk_full=False, note_role=partial(self.note, "role"))
+        )
         made.metrics = Metrics(self.clock.monotonic_s)
         made.driver = cast(Any, SimpleNamespace(handle=self.events.append))
         made._hooks = cast(
@@ -66,14 +70,17 @@ class Parts:
                 parked=SimpleNamespace(on_high_watermark=lambda offset: None),
             ),
         )
-        made.producers = cast(Any, SimpleNamespace(commit=lambda offset: None))
-        made.snapshots = cast(Any, SimpleNamespace(build_if_due=lambda: None))
+        made.producers = cast(Any, SimpleNamespace(commit=partial(self.note, "committed")))
+        made.snapshots = cast(Any, SimpleNamespace(build_if_due=partial(self.note, "build")))
         made._registration = made._witness_lead = cast(Any, SimpleNamespace(on_role=lambda: None))
         made.progress = cast(Any, SimpleNamespace(set=lambda: None))
         made._role_lines = RateLimit(1 / 60, burst=2, clock=self.clock.monotonic_s)
         made._logged_at = None
         made._election_since = None
         made._is_draining = False
+
+    def note(self, *what: object) -> None:
+        self.noted.append(what)
 
     def _break(self, *_: object) -> None:
         raise OSError("Input/output error")
@@ -197,6 +204,23 @@ def test_an_election_is_measured_from_the_first_campaign_to_the_leader() -> None
     parts.role(Role.FOLLOWER, leader_id=2)
     assert parts.partition.metrics.election_stats.maximum() == 5.0
     assert parts.partition.metrics.elections["lost"] == 1
+    parts.clock.now = 7.0
+    parts.role(Role.FOLLOWER, epoch=6, leader_id=3)
+    assert parts.partition.metrics.election_stats.maximum() == 5.0, "it did not campaign"
+    assert parts.partition.metrics.elections["lost"] == 1
+
+
+def test_what_is_committed_may_be_due_for_a_snapshot_and_is_not_taken_back() -> None:
+    parts = Parts()
+    parts.committed(11)
+    assert parts.noted == [("committed", 11), ("build",)]
+
+
+def test_each_role_begins_its_time_anew() -> None:
+    parts = Parts()
+    for role in (Role.FOLLOWER, Role.LEADER):
+        parts.role(role)
+    assert parts.noted == [("role",), ("role",)]
 
 
 def test_a_line_is_written_for_each_epoch_and_leader_however_many_there_were(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -14,8 +14,19 @@ from quorumd.security.errors import CertificateProblem
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerListener
 from quorumd.server.peers.call_sequence import CallSequence
+from quorumd.server.peers.link_security import NotThisPeer
 from quorumd.server.peers.peer_channel import RECONNECT_MAX_MS, TcpPeerChannel
-from tests.support.serving import run
+from tests.server.links import (
+    ITSELF,
+    SOMEBODY_ELSE,
+    Owner,
+    Peer,
+    serve_votes,
+    until,
+    vote_answer,
+    with_peer,
+)
+from tests.support.serving import frame, run
 
 AT = Address("two", 9093)
 
@@ -126,5 +137,69 @@ def test_why_no_connection_was_made_is_said_of_the_peers_own_addresses_if_it_has
         channel._on_dial_failed(AT, OSError("no route"))
         channel._on_dial_failed(other, OSError("refused"))
         assert channel._last_error == "cannot connect to two:9093: no route"
+
+    run(work())
+
+
+def test_an_address_at_which_another_node_was_found_is_not_trusted_any_more() -> None:
+    async def work() -> None:
+        channel = channel_with(Listener())
+        channel._search.begun[AT] = True
+        channel._on_dial_failed(AT, OSError("no route"))
+        assert channel._next_address() is None
+        assert channel._where.trusted() == [AT]
+        channel._on_dial_failed(AT, NotThisPeer("User:node-3"))
+        assert channel._where.trusted() == []
+
+    run(work())
+
+
+def test_a_link_that_came_back_is_kept_and_told_of_its_own_end() -> None:
+    async def first_garbage(peer: Peer, reader: Any, writer: Any) -> None:
+        number = peer.connections
+        await peer.shake_hands(reader, writer)
+        _, _, correlation_id, _ = await peer.request(reader)
+        if number == 1:
+            writer.write(frame(b"garbage"))
+            await reader.read()
+            return
+        writer.write(vote_answer(correlation_id))
+        await peer.request(reader)
+
+    async def work(peer: Peer, owner: Owner) -> None:
+        owner.link.open()
+        owner.vote("a")
+        (first,) = await owner.outcome()
+        assert "sent what is no response" in first[3]
+        await until(lambda: owner.ups == 2)
+        await asyncio.sleep(0.1)  # what is claimed is that nothing happens
+        assert (peer.connections, peer.open_connections) == (2, 1)
+        owner.vote("b")
+        owner.vote("c")
+        _, second, third = await owner.outcome(3)
+        assert second[:2] == ("b", "answered")
+        assert third[3] == "the connection to replica 2 was lost: closed by the peer"
+
+    with_peer(first_garbage, work)
+
+
+def test_an_address_at_which_another_node_responds_is_left_for_the_next() -> None:
+    async def work() -> None:
+        other, itself = Peer(serve_votes, error=SOMEBODY_ELSE), Peer(serve_votes, error=ITSELF)
+        addresses = [Address("127.0.0.1", await each.open()) for each in (other, itself)]
+        owner = Owner(addresses=addresses)
+        try:
+            owner.link.open()
+            owner.vote()
+            await owner.outcome()
+            await until(lambda: owner.ups == 2)
+            owner.vote()
+            await owner.outcome(2)
+            assert owner.answered_at == addresses
+            assert owner.losses == 0, "who was there was not the peer"
+        finally:
+            await owner.link.close()
+            for each in (other, itself):
+                each.close()
 
     run(work())
