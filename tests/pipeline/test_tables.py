@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from quorumd.pipeline.tables.manifests import (
     newest,
     read_chain,
     table_files,
+    write_manifest,
 )
 from quorumd.pipeline.tables.origin import LogOrigin, check_origin
 from quorumd.pipeline.tables.output import OutputBusy, OutputUnusable, RunReplaced, held_output
@@ -57,6 +59,38 @@ def test_a_file_counts_when_a_manifest_names_it_and_not_before(log: Log, tmp_pat
         log.take(output)
     assert offsets(tmp_path / "t") == list(range(22))
     assert [each.end_offset for each in read_chain(tmp_path / "t", "log")] == [10, 22]
+
+
+def test_the_parts_of_a_range_may_come_in_any_order(log: Log, tmp_path: Path) -> None:
+    with held_output(tmp_path / "t") as output:
+        log.now_ms += 1000
+        log.append([(b"k", b"last")])
+        first, last = (log.written(output.folder, *each) for each in ((0, 22), (22, 23)))
+        assert first.newest_ms < last.newest_ms
+        assert first.last_crcs != last.last_crcs
+        commit_log(output.folder, output.token, [last, first])
+        assert offsets(output.folder) == list(range(23))
+        manifest = newest(output.folder, "log")
+    assert manifest is not None
+    assert manifest.last_crcs == last.last_crcs
+    assert [each.newest_ms for each in manifest.arrivals] == [last.newest_ms]
+
+
+def test_from_where_the_log_was_complete_stays_known(log: Log, tmp_path: Path) -> None:
+    """A snapshot had replaced what was before, when the tables were begun."""
+    with held_output(tmp_path / "t") as output:
+        log.take(output, 10)
+        (first,) = read_chain(output.folder, "log")
+        write_manifest(output.folder, replace(first, number=1, complete_from=7))
+        commit_state(output.folder, output.token, 10, [])
+        log.take(output)
+        commit_state(output.folder, output.token, 22, [])
+    for chain in ("log", "state"):
+        last = newest(tmp_path / "t", chain)
+        assert last is not None
+        assert (last.complete_from, last.end_offset) == (7, 22)
+    ranges = [(each.start_offset, each.end_offset) for each in read_chain(tmp_path / "t", "state")]
+    assert ranges == [(0, 10), (10, 22)]
 
 
 def test_a_range_that_comes_again_or_too_late_is_refused(log: Log, tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def test_what_is_given_up_is_not_overdue_later() -> None:
     calls.send(waits(700))
     loop.pass_to(0.699)
     assert overdue == []
+    loop.pass_to(0.7)
+    assert overdue == ["node 2 did not respond in 700 ms"]
 
 
 def test_correlation_ids_begin_anew_behind_the_greatest() -> None:

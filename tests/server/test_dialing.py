@@ -15,7 +15,7 @@ from quorumd.server.peers.address_book import (
     OWN_AGAIN_S,
     AddressBook,
 )
-from quorumd.server.peers.dialing import happy_eyeballs
+from quorumd.server.peers.dialing import HostResolver, happy_eyeballs
 from tests.support.serving import run
 
 A, B, C = ("a", 1), ("b", 1), ("c", 1)
@@ -131,6 +131,34 @@ def test_what_was_won_is_discarded_if_nobody_waits_for_it_any_more(
 
 
 # -- whereabouts
+
+
+@pytest.mark.parametrize(
+    "outcomes", [["10.0.0.1", "10.0.0.2"], [OSError("no such host"), "10.0.0.2"]]
+)
+def test_a_host_is_looked_up_anew_each_time(
+    monkeypatch: pytest.MonkeyPatch, outcomes: list[str | OSError]
+) -> None:
+    left = list(outcomes)
+
+    def look_up(host: str, port: None, **options: object) -> list[Any]:
+        found = left.pop(0)
+        if isinstance(found, OSError):
+            raise found
+        return [(None, None, None, None, (found, 0))]
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+
+    async def work() -> None:
+        names = HostResolver()
+        for each in outcomes:
+            if isinstance(each, OSError):
+                with pytest.raises(OSError, match="no such host"):
+                    await names.ips_of("db2.example.com")
+            else:
+                assert await names.ips_of("db2.example.com") == [each]
+
+    run(work())
 
 
 class Clock:

@@ -125,6 +125,15 @@ def test_where_a_new_leader_is_counts_though_its_election_is_news() -> None:
     assert sender.link(key(3)).addresses()[0] == ("moved", 1)
 
 
+def test_where_a_former_leader_was_is_no_address_of_the_next() -> None:
+    sender = Sender(*VOTERS)
+    for replica_id, host in ((2, "moved"), (3, "away")):
+        sender.lead(key(replica_id), None)
+        sender.ask(key(replica_id), FETCH)(FETCH_VERSION, fetch_answer(0, replica_id, host))
+        sender.outbound.links.forget(f"node {replica_id}")
+    assert sender.link(key(3)).addresses() == [("away", 1), ("three", 1)]
+
+
 def test_fetches_ask_for_more_again_when_batches_are_few() -> None:
     sender = Sender(*VOTERS)
     sender.lead(key(2), "two")

@@ -90,6 +90,7 @@ def test_a_node_of_another_cluster_in_place_of_a_peer_is_warned_of() -> None:
     links = PeerLinks(clock=clock)
     assert not links.is_told_of_responses
     links.note_response("node 2", "INCONSISTENT_CLUSTER_ID", WHERE, "mine")
+    assert links.is_told_of_responses, "the next one may be the peer's own"
     (text,) = links.warnings()
     assert text.startswith("node 2 at db2:9093 belongs to another cluster")
     assert "is of mine" in text

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from quorumd.storage.index import OffsetIndex, TimeIndex
+from quorumd.storage.index import OffsetIndex, SegmentIndex, TimeIndex
 from quorumd.storage.layout import index_path, time_index_path
 from quorumd.storage.log import Chunk, ChunkSummary
 from quorumd.wire.records import Record, build_batch, iter_headers, read_header
@@ -152,3 +152,19 @@ def test_the_timestamp_0_counts_and_minus_1_is_none(
     log.close()
     assert indexes_on_disk(fs)[1] == ([known] if 0 in times else [])
     assert [header.max_timestamp for _, header in iter_headers(contents(open_log(fs)))] == [*times]
+
+
+def test_what_is_added_after_a_cut_gets_its_entries_as_if_nothing_had_been_there() -> None:
+    def added(index: SegmentIndex, positions: Sequence[int]) -> SegmentIndex:
+        for position in positions:
+            index.add(position, position // 10, position)
+        return index
+
+    index = added(SegmentIndex(0, 100), range(0, 1000, 30))
+    left, new = range(0, 480, 30), range(480, 900, 20)
+    resume = index.cut(480, 48)
+    added(index, [position for position in left if position >= resume])
+    added(index, new)
+    fresh = added(added(SegmentIndex(0, 100), left), new)
+    assert index.offsets.entries() == fresh.offsets.entries()
+    assert index.times.entries() == fresh.times.entries()
