@@ -12,7 +12,7 @@ import pytest
 from quorumd.config import values
 from quorumd.config.addresses import ConfiguredVoter
 from quorumd.config.keys import KEYS, variable_of
-from quorumd.config.load import ConfigError, load
+from quorumd.config.load import REQUEST_OVERHEAD_BYTES, ConfigError, load
 from quorumd.config.model import Config
 from quorumd.config.secrets import Secret
 from quorumd.raft.types import Address, Endpoint
@@ -53,6 +53,18 @@ def test_a_minimal_file_gets_the_documented_defaults(write: Write) -> None:
         max_connections=1000,
         connections_max_idle_ms=600000,
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("log.segment.bytes", 2**20), ("socket.request.max.bytes", 2**20 + REQUEST_OVERHEAD_BYTES)],
+)
+def test_the_largest_batch_may_be_as_large_as_what_has_to_hold_it(
+    write: Write, key: str, value: int
+) -> None:
+    largest = {"log.max.batch.bytes": str(2**20)}
+    assert load(write({**largest, key: str(value)}), {}).log_max_batch_bytes == 2**20
+    assert len(refused(write({**largest, key: str(value - 1)}))) == 1
 
 
 def test_an_id_outside_the_voters_is_an_observer_and_loads(write: Write) -> None:

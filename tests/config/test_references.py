@@ -45,6 +45,18 @@ def test_a_password_comes_from_a_file_and_a_host_from_a_variable(
     assert config.secret_files == {tmp_path / "secrets" / "key", other}
 
 
+def test_only_what_a_secret_is_read_from_is_a_secret_file(write: Write, tmp_path: Path) -> None:
+    """Others may be read by everybody, and no warning says so."""
+    (tmp_path / "port").write_text("0.0.0.0:8080")
+    (tmp_path / "key").write_text("hunter2")
+    extra = (
+        f"{TLS}http.listen: ${{dir:{tmp_path}:port}}\nssl.key.password: ${{dir:{tmp_path}:key}}\n"
+    )
+    config = load(write(extra=extra), {})
+    assert str(config.http_listen) == "0.0.0.0:8080"
+    assert config.secret_files == {tmp_path / "key"}
+
+
 def test_variables_are_taken_as_they_are(write: Write) -> None:
     config = load(write(extra=TLS), {"QUORUMD_SSL_KEY_PASSWORD": "a${env:HOME}"})
     tls = config.security_of("CONTROLLER")

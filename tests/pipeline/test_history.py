@@ -55,3 +55,17 @@ def test_each_leader_leads_until_the_next_one_whatever_the_order_of_the_records(
         (2, 1, 2),
         (3, 2, None),
     ]
+
+
+def test_of_those_that_come_and_go_each_is_named_in_the_order_of_the_ids() -> None:
+    log = Log()
+    log.elect(1, (1, 5))
+    log.control(voter_set((1, 1), (5, 5)))
+    log.control(voter_set((4, 4), (2, 2), (3, 3)))
+    assert changes(extend_history(NOTHING, rows_of(log)))[-5:] == [
+        (2, "REMOVE", 1),
+        (2, "REMOVE", 5),
+        (2, "ADD", 2),
+        (2, "ADD", 3),
+        (2, "ADD", 4),
+    ]

@@ -166,3 +166,16 @@ def test_a_run_that_was_replaced_merges_nothing(log: Log, tmp_path: Path) -> Non
         written = log.written(output.folder, log.end, log.end)
         commit_log(output.folder, output.token, [written])
     assert len(read_chain(tmp_path / "t", "log")) == BATCHES
+
+
+def test_when_the_last_batches_came_stays_known(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "MANIFESTS_MAX", 3)
+    monkeypatch.setattr(compaction, "ARRIVALS_KEPT", 2)
+    with held_output(tmp_path / "t") as output:
+        filled(output, log, 4)
+        arrivals = [each.arrivals[0] for each in read_chain(output.folder, "log")]
+        compaction.compact(output)
+        (merged,) = read_chain(output.folder, "log")
+    assert list(merged.arrivals) == arrivals[-2:]

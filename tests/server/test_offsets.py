@@ -198,6 +198,18 @@ def test_where_an_epoch_ends_is_bounded_by_what_is_committed(
     with_bench(tmp_path, work, committed_offset=8)
 
 
+@pytest.mark.parametrize("replica", [0, 1])
+def test_a_replica_of_any_id_learns_where_an_epoch_ends_that_is_not_committed(
+    tmp_path: Path, replica: int
+) -> None:
+    async def work(at: Bench) -> None:
+        of_consumer = await epoch_end(at, 5)
+        of_replica = await epoch_end(at, 5, replica=replica)
+        assert of_consumer.end_offset == 8 < of_replica.end_offset
+
+    with_bench(tmp_path, work, committed_offset=8)
+
+
 @pytest.mark.parametrize(("current", "code"), [(4, 74), (6, 75), (5, 0)])
 def test_where_an_epoch_ends_is_told_to_those_of_the_same_epoch(
     tmp_path: Path, current: int, code: int

@@ -27,6 +27,7 @@ from quorumd.storage.errors import (
     ReadOnlyDirectory,
 )
 from quorumd.storage.filesystem import RealFileSystem
+from quorumd.storage.layout import RESTORING
 from quorumd.storage.meta_properties import LogOwner, MetaProperties
 from quorumd.storage.quorum_state import QuorumState, load_quorum_state
 from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss, Survival
@@ -341,3 +342,18 @@ def test_leftovers_of_an_interrupted_replacement_are_deleted() -> None:
     fs.put(ROOT / "meta.properties.tmp", b"half")
     open_directory(fs, ROOT, node_id=1)
     assert not fs.exists(ROOT / "meta.properties.tmp")
+
+
+def test_what_is_reserved_survives_a_power_loss_before_it_is_needed() -> None:
+    fs = formatted()
+    open_directory(fs, ROOT, node_id=1)
+    after = fs.crash(Survival.LOSE, Random(1))
+    assert len(after.contents(ROOT / ".reserve")) == RESERVE_BYTES
+
+
+def test_what_says_that_a_restore_goes_on_goes_when_it_is_opened() -> None:
+    fs = formatted()
+    fs.put(ROOT / RESTORING, b"")
+    fs.put(ROOT / "meta.properties.tmp", b"")
+    open_directory(fs, ROOT, node_id=1)
+    assert not fs.exists(ROOT / RESTORING)

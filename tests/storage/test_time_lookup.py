@@ -118,6 +118,25 @@ def appended(log: Log, *times_ms: int) -> None:
         log.append(build_batch([record], base_offset=at, epoch=1), at, at + 1)
 
 
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 500])
+def test_the_greatest_time_is_that_of_a_record_below_the_end_wherever_that_is(
+    tmp_path: Path, segment_bytes: int
+) -> None:
+    log = open_log(RealFileSystem(), tmp_path, segment_bytes=segment_bytes, index_interval_bytes=1)
+    times = [50, 40, 50, 60, 60, 10, 70, 0, 65, 90, 90, 89, 20, 95, 94, 99, 3, 99, 100, 1]
+    for offset, time in enumerate(times):
+        append(log, batch(offset, timestamp=START_MS + time), offset, offset + 1)
+    for end in range(1, len(times) + 1):
+        greatest = max(times[:end])
+        found = log.offset_of_max_timestamp(end)
+        assert found is not None
+        assert (found.offset, found.timestamp) == (times.index(greatest), START_MS + greatest)
+        for time in range(0, 101, 5):
+            first = next((at for at in range(end) if times[at] >= time), None)
+            place = log.offset_for_timestamp(START_MS + time, end)
+            assert (None if place is None else place.offset) == first, (end, time)
+
+
 def test_what_a_slow_disk_has_not_got_yet_is_found(log: Log) -> None:
     append(log, batch(0, count=2), 0, 2)
     appended(log, 50, 40, 60)
