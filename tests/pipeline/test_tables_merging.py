@@ -179,3 +179,25 @@ def test_when_the_last_batches_came_stays_known(
         compaction.compact(output)
         (merged,) = read_chain(output.folder, "log")
     assert list(merged.arrivals) == arrivals[-2:]
+
+
+def test_the_next_run_deletes_what_was_replaced_long_ago_and_what_was_never_finished(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "MANIFESTS_MAX", 3)
+    folder = tmp_path / "t"
+    with held_output(folder) as output:
+        filled(output, log, 4)
+        old = [Path(path) for path in table_files(folder, "records")]
+        compaction.compact(output)
+        output.new_work().mkdir()
+    assert list((folder / output_module.WORK).glob("*")) == [], "what is left is of no use"
+    part = manifest_path(folder, "log", 0).with_name("_0000000009.json.123")
+    part.write_text("{")
+    assert all(path.exists() for path in old)
+    now = time.time() + output_module.REPLACED_KEPT_S + 1
+    monkeypatch.setattr(output_module.time, "time", lambda: now)
+    with held_output(folder):
+        assert not any(path.exists() for path in old)
+        assert not part.exists()
+    assert [row["offset"] for row in rows(folder)] == list(range(log.end))

@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from quorumd.client.conditional import ReadAgain
 from quorumd.client.coordination import tenure as module
 from quorumd.client.coordination.contender import ClaimWrite, Contender
 from quorumd.client.coordination.coordinator import Coordinator
 from quorumd.client.coordination.keys import ClaimKind, Place
 from quorumd.client.coordination.tenure import Tenure
-from quorumd.client.errors import AppendFailed, QuorumUnavailable
+from quorumd.client.errors import AppendFailed, Conflict, QuorumUnavailable
 
 NAME = Place(ClaimKind.LOCK, "a")
 WRITE = cast(ClaimWrite, SimpleNamespace(records=(), since=0))
@@ -28,12 +29,16 @@ class Log:
         self.turns = asyncio.Semaphore(1)
         self.errors: list[Exception | None] = []
         self.time_s = 5.0
+        self.reached: list[int] = []
 
     def now_s(self) -> float:
         return self.time_s
 
     def contest(self, place: Place) -> Any:
         return SimpleNamespace(holder=None)
+
+    async def reach(self, end_offset: int) -> None:
+        self.reached.append(end_offset)
 
     async def append(self, records: object, since: int, timeout_s: float) -> int:
         error = self.errors.pop(0)
@@ -74,6 +79,20 @@ def test_an_outage_is_known_until_a_write_has_reached_a_leader() -> None:
                     await tenure._write(WRITE)
             seen.append(tenure._outage)
         assert seen == [outage, None, outage, None]
+
+    asyncio.run(run())
+
+
+def test_what_has_changed_since_is_read_before_the_next_write() -> None:
+    """Whoever wrote on without it would be refused once more."""
+
+    async def run() -> None:
+        log = Log()
+        tenure = tenure_of(log)
+        for error in (Conflict(b"k", 20, since=5), ReadAgain(30), None):
+            log.errors = [error]
+            await tenure._perform(WRITE)
+        assert log.reached == [21, 30]
 
     asyncio.run(run())
 

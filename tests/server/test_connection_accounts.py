@@ -170,6 +170,16 @@ def test_nothing_more_is_read_while_the_requests_of_all_hold_too_much(at: At) ->
     assert at.connection.state is S.OPEN
 
 
+def test_a_request_that_waits_on_when_its_client_has_gone_holds_no_bytes(at: At) -> None:
+    at.connection.data_received(request_frame(1, body=bytes(10_000)))
+    (request,) = at.dispatcher.requests
+    at.connection.connection_lost(None)
+    assert request.frame == b""
+    assert counts(at)[1:] == NOTHING[1:]
+    at.dispatcher.answer_all()
+    assert at.transport.sent == b""
+
+
 def test_what_was_received_waits_while_the_peer_reads_nothing(at: At) -> None:
     at.connection.data_received(b"".join(request_frame(number, key=3) for number in range(2)))
     at.connection.data_received(request_frame(2, key=3))

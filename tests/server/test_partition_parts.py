@@ -72,7 +72,8 @@ class Parts:
         )
         made.producers = cast(Any, SimpleNamespace(commit=partial(self.note, "committed")))
         made.snapshots = cast(Any, SimpleNamespace(build_if_due=partial(self.note, "build")))
-        made._registration = made._witness_lead = cast(Any, SimpleNamespace(on_role=lambda: None))
+        made._registration = cast(Any, SimpleNamespace(on_role=partial(self.note, "register")))
+        made._witness_lead = cast(Any, SimpleNamespace(on_role=partial(self.note, "lead")))
         made.progress = cast(Any, SimpleNamespace(set=lambda: None))
         made._role_lines = RateLimit(1 / 60, burst=2, clock=self.clock.monotonic_s)
         made._logged_at = None
@@ -220,7 +221,8 @@ def test_each_role_begins_its_time_anew() -> None:
     parts = Parts()
     for role in (Role.FOLLOWER, Role.LEADER):
         parts.role(role)
-    assert parts.noted == [("role",), ("role",)]
+        assert sorted(parts.noted) == [("lead",), ("register",), ("role",)]
+        parts.noted.clear()
 
 
 def test_a_line_is_written_for_each_epoch_and_leader_however_many_there_were(

@@ -111,6 +111,25 @@ def test_one_snapshot_is_read_at_a_time_and_none_behind_the_end() -> None:
     assert not bench.asked
 
 
+def test_who_waits_for_a_snapshot_is_told_of_the_end(bench: Bench) -> None:
+    outcomes: list[SnapshotFacts | str] = []
+    bench.snapshots.take(outcomes.append)
+    bench.snapshots.close()
+    assert outcomes == ["the node stops"]
+
+
+def test_how_far_a_build_is_is_told_while_it_goes_on_and_no_longer(bench: Bench) -> None:
+    bench.write(1000)
+    bench.builds[-1].progress(0.5)
+    assert bench.metrics.snapshots.build_ratio == 0.5
+    bench.failed("the disk is full")
+    assert bench.metrics.snapshots.build_ratio == -1.0
+    bench.wait(RETRY_MIN_S + 5)
+    assert bench.metrics.snapshots.build_ratio == 0.0
+    bench.built(SnapshotId(30, 1))
+    assert bench.metrics.snapshots.build_ratio == -1.0
+
+
 def test_behind_the_end_nothing_begins() -> None:
     bench = Bench(retention_ms=1000)
     bench.closed += [
