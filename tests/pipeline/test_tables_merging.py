@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
-from quorumd.pipeline.tables import compaction
+from quorumd.pipeline.tables import compaction, parquet
 from quorumd.pipeline.tables import output as output_module
 from quorumd.pipeline.tables.commit import commit_log, commit_state
 from quorumd.pipeline.tables.manifests import DataFile, manifest_path, read_chain, table_files
 from quorumd.pipeline.tables.output import Output, RunReplaced, held_output
 from quorumd.pipeline.tables.parquet import TableWriter, read_rows
-from quorumd.pipeline.tables.schemas import KEY_HISTORY
+from quorumd.pipeline.tables.schemas import KEY_HISTORY, TABLES
 from tests.pipeline.written import Log
 
 BATCHES = compaction.MANIFESTS_MAX + 5
@@ -201,3 +202,19 @@ def test_the_next_run_deletes_what_was_replaced_long_ago_and_what_was_never_fini
         assert not any(path.exists() for path in old)
         assert not part.exists()
     assert [row["offset"] for row in rows(folder)] == list(range(log.end))
+
+
+def test_the_rows_of_a_file_are_counted_however_often_it_was_written_to(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_ROW_GROUP_ROWS", 2)
+    with held_output(tmp_path / "t") as output:
+        filled(output, log, 1)
+        rows_of_one = pa.RecordBatch.from_pylist(rows(output.folder), TABLES["records"])
+        writer = TableWriter(output.folder, "records")
+        for _ in range(3):
+            writer.write(rows_of_one)
+        (file,) = writer.close()
+        assert file.rows == 3 * rows_of_one.num_rows
+        assert pq.read_metadata(output.folder / file.path).num_rows == file.rows
+        assert (file.first_offset, file.last_offset) == (0, log.end - 1)

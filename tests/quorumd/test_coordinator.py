@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +22,7 @@ from quorumd import (
     force_unlock,
 )
 from quorumd.client.coordination.claim_record import ClaimRecord
+from quorumd.client.coordination.contest import SILENCE_S
 from quorumd.client.coordination.coordinator import IN_FLIGHT_MAX, Coordinator
 from quorumd.client.coordination.keys import ClaimKind, Place
 from quorumd.client.errors import ClientClosed
@@ -447,5 +450,40 @@ def test_a_sweep_that_a_certificate_stops_is_made_again(monkeypatch: pytest.Monk
         assert tried.is_set()
         sweeper.cancel()
         coordinator.client.close()
+
+    asyncio.run(run())
+
+
+def test_who_waits_looks_again_when_the_leader_responds_after_a_silence() -> None:
+    """Its turn may have come: nobody else may ever write to that name."""
+
+    class Client:
+        responded: Callable[[], None]
+
+        async def list_offsets(self, timestamp: int) -> Any:
+            return SimpleNamespace(offset=0)
+
+        async def follow(
+            self, *, on_response: Callable[[], None], **options: object
+        ) -> AsyncGenerator[Any, None]:
+            self.responded = on_response
+            await asyncio.Event().wait()
+            yield
+
+    async def run() -> None:
+        client, now_s = Client(), 100.0
+        coordinator = Coordinator(cast(QuorumClient, client))
+        coordinator.now_s = lambda: now_s
+        place = Place(ClaimKind.LOCK, "a")
+        await coordinator.enter()
+        await asyncio.sleep(0)
+        with coordinator.waking(place, "0" * 32) as woken, coordinator.watching(place) as changed:
+            for passed_s, is_news in ((0.0, True), (0.1, False), (SILENCE_S + 0.1, True)):
+                now_s += passed_s
+                woken.clear()
+                changed.clear()
+                client.responded()
+                assert (woken.is_set(), changed.is_set()) == (is_news, is_news)
+        coordinator.close()
 
     asyncio.run(run())

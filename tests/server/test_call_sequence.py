@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from quorumd.raft.types import Address
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import CallbackCall
 from quorumd.server.peers.call_sequence import CallSequence
@@ -87,6 +88,22 @@ def test_what_is_given_up_is_not_overdue_later() -> None:
     assert overdue == []
     loop.pass_to(0.7)
     assert overdue == ["node 2 did not respond in 700 ms"]
+
+
+def test_a_response_is_overdue_in_its_own_time_whatever_came_before() -> None:
+    loop, overdue = Loop(), list[str]()
+    calls = CallSequence(
+        "node 2", cast(asyncio.AbstractEventLoop, loop), Metrics(), 0, overdue.append
+    )
+    transport = SimpleNamespace(write=lambda frame: None)
+    calls.begin(cast(asyncio.Transport, transport), {API: (0, 0)})
+    for timeout_ms in (500, 900):
+        calls.send(waits(timeout_ms))
+    calls.take((1).to_bytes(4, "big"), Address("two", 9093), is_trusted=True)
+    loop.pass_to(0.899)
+    assert overdue == []
+    loop.pass_to(0.9)
+    assert overdue == ["node 2 did not respond in 900 ms"]
 
 
 def test_correlation_ids_begin_anew_behind_the_greatest() -> None:

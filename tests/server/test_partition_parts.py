@@ -217,6 +217,19 @@ def test_what_is_committed_may_be_due_for_a_snapshot_and_is_not_taken_back() -> 
     assert parts.noted == [("committed", 11), ("build",)]
 
 
+def test_at_the_end_everything_stops_that_goes_on_by_itself() -> None:
+    parts, ended = Parts(), []
+    names = ("_registration", "_witness_lead", "snapshots", "produce_handler", "fetch_handler")
+    for name in names:
+        closing = SimpleNamespace(close=partial(ended.append, name))
+        setattr(parts.partition, name, cast(Any, closing))
+    parts.partition.driver = cast(Any, SimpleNamespace(stop=partial(ended.append, "driver")))
+    parts.partition._timer = cast(Any, SimpleNamespace(cancel=partial(ended.append, "_timer")))
+    parts.partition.stop()
+    assert ended[0] == "driver", "nothing that ends is an event any more"
+    assert sorted(ended) == sorted(("driver", "_timer", *names))
+
+
 def test_each_role_begins_its_time_anew() -> None:
     parts = Parts()
     for role in (Role.FOLLOWER, Role.LEADER):

@@ -10,7 +10,7 @@ from quorumd.server.model.kafka_drift import KafkaDrift
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.topic import METADATA
 from quorumd.server.partition.raft_view import RaftPartitionView
-from tests.raft.harness import CLUSTER, Bench, key, unattached
+from tests.raft.harness import CLUSTER, Bench, key, leader, resigned, unattached
 
 INSIDE = Endpoint("CONTROLLER", "leader", 9093)
 OUTSIDE = Endpoint("CLIENTS", "leader.example.com", 9094)
@@ -50,3 +50,9 @@ def test_where_the_leader_was_heard_of_last_comes_before_the_log() -> None:
     bench = follower_that_was_told((moved,))
     logged(bench, INSIDE, OUTSIDE)
     assert list(view_of(bench).leader_endpoints) == [moved, OUTSIDE]
+
+
+def test_who_has_resigned_is_no_leader_for_clients() -> None:
+    led, gone = view_of(leader()), view_of(resigned())
+    assert (led.leader_id, led.is_leader) == (1, True)
+    assert (gone.leader_id, gone.is_leader, gone.leader_endpoints) == (None, False, ())

@@ -108,10 +108,12 @@ def test_an_observer_that_fetches_no_more_is_forgotten() -> None:
 
 
 def test_times_are_shown_by_the_wall_clock_from_the_first_on() -> None:
-    own, first, never = view_of(row(1, None), row(2, 0), row(3, None)).voter_statuses()
+    rows = row(1, None), row(2, 0), row(3, None), row(4, 400)
+    own, first, never, later = view_of(*rows).voter_statuses()
     assert (own.last_fetch_ms, own.last_caught_up_ms) == (WALL_MS, WALL_MS)
     assert (first.last_fetch_ms, first.last_caught_up_ms) == (WALL_MS - 1000, WALL_MS - 1000)
     assert (never.last_fetch_ms, never.last_caught_up_ms) == (-1, -1)
+    assert (later.last_fetch_ms, later.last_caught_up_ms) == (WALL_MS - 600, WALL_MS - 600)
 
 
 def test_a_change_that_was_asked_for_at_the_very_beginning_waits_since_then() -> None:
