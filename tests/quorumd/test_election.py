@@ -19,7 +19,7 @@ from quorumd import (
     Registration,
     list_claims,
 )
-from quorumd.client.coordination.coordinator import SWEEP_S, Coordinator
+from quorumd.client.coordination.coordinator import SWEEP_S, Coordinator, boot_s
 from quorumd.client.errors import ClientClosed
 from quorumd.wire.conditions import KEY_BYTES_MAX
 from quorumd.wire.messages.fetch import FetchRequest
@@ -75,6 +75,33 @@ def test_who_observes_sees_each_leader_and_that_there_is_none() -> None:
                     seen.append(leader.value)
             assert await anext(leaders) is None
         assert seen == ["a", "b"]
+
+    with_quorum(story)
+
+
+def test_who_observes_takes_no_time_while_nothing_changes() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        looks = 0
+
+        def look_s() -> float:
+            nonlocal looks
+            looks += 1
+            assert looks < 10_000, "it looks again and again"
+            return boot_s()
+
+        async with (
+            QuorumClient(quorum.addresses) as other,
+            aclosing(Election(other, "scheduler").observe()) as leaders,
+        ):
+            other.companion(Coordinator).now_s = look_s
+            assert await anext(leaders) is None
+            async with Election(client, "scheduler", value="a"):
+                leader = await anext(leaders)
+                assert leader is not None
+                following = asyncio.ensure_future(anext(leaders))
+                await asyncio.sleep(0.05)
+                assert not following.done()
+            assert await following is None
 
     with_quorum(story)
 

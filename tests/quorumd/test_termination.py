@@ -3,12 +3,17 @@ back any more."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from quorumd.client.coordination import termination as module
+from quorumd.client.coordination.termination import Releasable, Termination
 from tests.quorumd.conftest import QuorumThread
 
 pytestmark = pytest.mark.long
@@ -149,3 +154,20 @@ def test_what_cannot_be_given_back_any_more_keeps_no_process_alive(
     quorum: QuorumThread, where: str
 ) -> None:
     assert ran(UNRELEASED, quorum, where) == (-signal.SIGTERM, "")
+
+
+def test_what_is_held_in_a_loop_that_is_closed_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends: list[str] = []
+    monkeypatch.setattr(module, "_end", lambda: ends.append("ended"))
+    monkeypatch.setattr(module.threading, "Timer", lambda after_s, act: SimpleNamespace(start=list))
+    monkeypatch.setattr(module.signal, "signal", lambda number, handler: None)
+    termination = Termination()
+
+    async def hold() -> None:
+        termination.guard(cast(Releasable, object()))
+
+    asyncio.run(hold())
+    termination._on_sigterm(signal.SIGTERM, None)
+    assert ends == ["ended"]
