@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quorumd.pipeline.errors import DataLost
+from quorumd.pipeline.parse import ChunkOrigin, parse
 from quorumd.pipeline.tables.commit import NotContinued, NotShared, commit_log, commit_state
 from quorumd.pipeline.tables.manifests import (
     MARKER,
@@ -29,6 +30,7 @@ from quorumd.pipeline.tables.manifests import (
 from quorumd.pipeline.tables.origin import LogOrigin, check_origin
 from quorumd.pipeline.tables.output import OutputBusy, OutputUnusable, RunReplaced, held_output
 from quorumd.pipeline.tables.parquet import read_rows
+from quorumd.pipeline.tables.sink import write_log
 from quorumd.raft.types import uuid_to_text
 from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
 from tests.pipeline.written import Log, voter_set
@@ -74,6 +76,20 @@ def test_the_parts_of_a_range_may_come_in_any_order(log: Log, tmp_path: Path) ->
     assert manifest is not None
     assert manifest.last_crcs == last.last_crcs
     assert [each.newest_ms for each in manifest.arrivals] == [last.newest_ms]
+
+
+def test_the_tables_are_known_by_what_is_last_in_them_alone(log: Log, tmp_path: Path) -> None:
+    """Another log may have all but that in common."""
+    log.append([(b"k", b"last")])
+    with held_output(tmp_path / "t") as output:
+        last = log.written(output.folder, 22, 23)
+        rows = [
+            chunk
+            for bounds in ((0, 22), (22, 23))
+            for chunk in parse("log_records", bytes(log.data), *bounds, ChunkOrigin())
+        ]
+        for order in (rows, rows[::-1]):
+            assert write_log(output.folder, iter(order)).last_crcs == last.last_crcs
 
 
 def test_from_where_the_log_was_complete_stays_known(log: Log, tmp_path: Path) -> None:

@@ -8,8 +8,16 @@ import pytest
 
 from quorumd import EARLIEST, QuorumClient
 from quorumd.client.errors import AppendFailed
-from quorumd.wire.messages.produce import ProduceRequest, ProduceResponse
+from quorumd.wire.error_codes import ErrorCode
+from quorumd.wire.messages.produce import (
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResponsePartition,
+    ProduceResponseTopic,
+)
+from quorumd.wire.metadata_topic import TOPIC, TOPIC_ID
 from quorumd.wire.records import Record, read_header
+from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum, with_quorum
 
 
@@ -96,6 +104,38 @@ def test_what_is_not_acknowledged_in_its_time_is_counted_as_unknown() -> None:
         failed = caught.value
         assert (failed.acknowledged_count, failed.last_offset, failed.unknown_count) == (1, 0, 1)
         assert failed.was_sent_again
+
+    with_quorum(story)
+
+
+@pytest.mark.parametrize(("lost", "unknown"), [(0, 0), (1, 1)])
+def test_what_is_refused_is_unknown_if_it_was_sent_before_and_nobody_answered(
+    lost: int, unknown: int
+) -> None:
+    """The first try may be in the log."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        producer = client.producer(timeout_ms=20_000)
+        left = lost
+
+        def answer_of(node_id: int, request: Message, answer: Message) -> Message | None:
+            nonlocal left
+            if not isinstance(request, ProduceRequest):
+                return answer
+            left -= 1
+            return None if left >= 0 else refused
+
+        refusal = ProduceResponsePartition(
+            index=0, error_code=int(ErrorCode.MESSAGE_TOO_LARGE), base_offset=-1
+        )
+        topic = ProduceResponseTopic(name=TOPIC, topic_id=TOPIC_ID, partition_responses=(refusal,))
+        refused = ProduceResponse(responses=(topic,))
+        await producer.append(Record(value=b"x"))
+        quorum.before_answer = answer_of
+        with pytest.raises(AppendFailed) as caught:
+            await producer.flush()
+        assert (caught.value.unknown_count, caught.value.acknowledged_count) == (unknown, 0)
+        assert caught.value.was_sent_again is (lost > 0)
 
     with_quorum(story)
 
