@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from quorumd import QuorumClient, QuorumUnavailable, RequestRefused
-from quorumd.client.leader import RetriableError, check
+from quorumd.client.leader import LeaderFinder, RetriableError, check
+from quorumd.client.timing import Deadline
 from quorumd.raft.types import Address
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -178,6 +179,26 @@ def test_the_leader_is_the_node_that_a_refusal_names_and_gives_an_address_of(
     with pytest.raises(RetriableError) as raised:
         check("read", ErrorCode.NOT_LEADER_OR_FOLLOWER, response=response, partition=partition)
     assert (raised.value.hint, raised.value.stay) == (hint, False)
+
+
+def test_who_says_that_it_does_not_lead_and_names_itself_is_not_asked_again_at_once() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        addresses = [Address("127.0.0.1", node.port) for node in quorum.nodes.values()]
+        finder = LeaderFinder(addresses, client_id="tests")
+        leader, other = addresses[0], addresses[1]
+        for hint in (leader, None):
+            found = await finder.connection("test", Deadline(10_000))
+            assert found.address == leader
+            finder.retry_later(leader, RetriableError("it does not lead", hint=hint))
+            assert finder.open_connection is None
+        finder.retry_later(leader, RetriableError("it does not lead", hint=other))
+        following = await finder.connection("test", Deadline(10_000))
+        assert following.address == other
+        finder.retry_later(other, RetriableError("later", stay=True))
+        assert finder.open_connection is following
+        finder.close()
+
+    with_quorum(story)
 
 
 def test_what_passes_by_itself_is_asked_of_the_same_leader_again() -> None:

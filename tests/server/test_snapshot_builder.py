@@ -45,6 +45,9 @@ from tests.storage.faulty_filesystem import FaultyFileSystem, PowerLoss, Surviva
 from tests.storage.helpers import DIRECTORY, START_MS, empty_disk
 from tests.support.claimed_offsets import gzip_claiming
 
+EPOCH_END = 16
+"""Of a batch's header."""
+
 
 def disk_with(batches: Batches, *, segment_bytes: int = 20_000) -> FaultyFileSystem:
     fs = empty_disk()
@@ -281,6 +284,19 @@ def test_damage_in_the_middle_is_named_and_nothing_is_left() -> None:
     assert caught.value.path == path
     assert fs.listdir(DIRECTORY) == before
     assert fs.open_handles == 0
+
+
+def test_an_epoch_behind_a_snapshot_that_is_older_than_its_own_is_damage() -> None:
+    """No CRC covers it."""
+    batches = Batches(Random(0), epoch=2)
+    for _ in range(3):
+        batches.add_control(LeaderChange(leader_id=1))
+    fs = disk_with(batches)
+    build(fs, 2, complete=True)
+    path = log_path(DIRECTORY, 0)
+    fs.flip(path, sum(map(len, batches.data[:2])) + EPOCH_END - 1, mask=3)
+    with pytest.raises(DamagedLog):
+        build(fs, 3)
 
 
 def test_a_control_batch_that_makes_no_sense_is_damage() -> None:
@@ -533,9 +549,12 @@ def test_a_snapshot_is_built_anew_in_the_place_of_one_that_ends_there() -> None:
     fs = disk_with(batches)
     build(fs, end, complete=True)
     assert build(fs, end)[1] == expected
-    fs.flip(snapshot_path(DIRECTORY, snapshot_id), len(expected) // 2)
-    built, data = build(fs, end)
-    assert (built.id, data) == (snapshot_id, expected)
+    path = snapshot_path(DIRECTORY, snapshot_id)
+    for part in range(1, 10):
+        fs.put(path, expected)
+        fs.flip(path, len(expected) * part // 10)
+        built, data = build(fs, end)
+        assert (built.id, data) == (snapshot_id, expected)
 
 
 @pytest.mark.pure
