@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quorumd.storage.tail_cache import TailCache
-from tests.storage.helpers import batch
+from tests.storage.helpers import batch, empty_disk, fill, open_log
 
 
 def test_what_is_written_to_its_last_byte_goes_and_what_is_not_stays() -> None:
@@ -27,3 +29,21 @@ def test_what_was_let_go_of_or_truncated_takes_no_memory() -> None:
     for offset in range(10):
         small.append(offset, offset + 1, batch(offset), offset)
     assert (small.size_bytes, small.start_offset) == (3 * one.size_bytes, 7)
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_behind_a_truncation_and_a_reset_the_log_lets_go_of_what_is_written_again(
+    is_reset: bool,
+) -> None:
+    log = open_log(empty_disk(), tail_cache_bytes=1000)
+    fill(log, range(10))
+    if is_reset:
+        log.reset_cache(20)
+        log.reset(20)
+    else:
+        log.truncate_cache(5)
+        log.truncate(5)
+    begin = log.log_end_offset
+    fill(log, range(begin, begin + 100))
+    assert log.read_cached(begin, 1 << 20, begin + 100) is None
+    assert log.read_cached(begin + 99, 1 << 20, begin + 100)
