@@ -86,6 +86,18 @@ def test_more_than_the_size_is_refused(spool: SnapshotSpool) -> None:
         spool.write(snapshot, 50)
 
 
+def test_whole_batches_without_a_footer_and_one_byte_too_many_are_refused() -> None:
+    whole = control(HEADER) + data(Record(key=b"a", value=b"1"))
+    ends = SnapshotSpool(SnapshotId(5, 1))
+    with pytest.raises(CorruptBatch, match="it ends without a footer"):
+        ends.write(whole, len(whole))
+    ends.close()
+    goes_on = SnapshotSpool(SnapshotId(5, 1))
+    with pytest.raises(CorruptBatch, match=f"more than its {len(whole) - 1} bytes"):
+        goes_on.write(whole, len(whole) - 1)
+    goes_on.close()
+
+
 @pytest.mark.parametrize(
     "value", [None, b"", b"x", b"-1", b"1" * 5000, "\u0663".encode()], ids=repr
 )
