@@ -220,3 +220,17 @@ def test_a_version_that_only_one_side_knows_is_none() -> None:
                 assert connection.version_for(ListOffsetsRequest) == highest
 
     assert connected(story, versions=(0, VERSION)) == []
+
+
+def test_behind_the_greatest_number_of_a_request_it_begins_anew() -> None:
+    """The field is a signed integer of four bytes."""
+
+    async def story(connection: ClientConnection, peer: Peer) -> None:
+        connection._next_correlation_id = greatest = 0x7FFFFFFF
+        sent = [connection.send(ListOffsetsRequest(), VERSION) for _ in range(3)]
+        assert peer.ids == [greatest, 0, 1]
+        connection.data_received(b"".join(map(response_to, peer.ids)))
+        assert all(each.response.done() for each in sent)
+        assert connection.is_open
+
+    assert connected(story, versions=(0, VERSION)) == []

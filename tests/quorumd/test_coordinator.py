@@ -23,9 +23,14 @@ from quorumd import (
 )
 from quorumd.client.coordination.claim_record import ClaimRecord
 from quorumd.client.coordination.contest import SILENCE_S
-from quorumd.client.coordination.coordinator import IN_FLIGHT_MAX, Coordinator
+from quorumd.client.coordination.coordinator import (
+    IN_FLIGHT_MAX,
+    TURN_OVERHEAD_BYTES,
+    Coordinator,
+)
 from quorumd.client.coordination.keys import ClaimKind, Place
 from quorumd.client.errors import ClientClosed
+from quorumd.client.view import KeyChange
 from quorumd.security.errors import CertificateProblem
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.fetch import FetchRequest, FetchResponse
@@ -485,5 +490,31 @@ def test_who_waits_looks_again_when_the_leader_responds_after_a_silence() -> Non
                 client.responded()
                 assert (woken.is_set(), changed.is_set()) == (is_news, is_news)
         coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_who_waits_behind_others_alone_is_told_of_what_brings_its_turn_near() -> None:
+    """And of all that changes again as soon as another claim wants it: by what waits now, not by what did."""
+
+    async def run() -> None:
+        coordinator = Coordinator(QuorumClient("nobody:1"))
+        name, other = Place(ClaimKind.LOCK, "a"), Place(ClaimKind.LOCK, "b")
+        claims = [digit * 32 for digit in "1234"]
+        value = ClaimRecord("o", "h", 1, "", "", 9000, claims[0], "9" * 32).encoded()
+        for offset, claim in enumerate(claims):
+            key = name._replace(claim=claim).key
+            coordinator.board.apply(KeyChange(key, value, offset, 0), 0.0)
+        keys_bytes = len(name.key) + len(name._replace(claim=claims[0]).key)
+        turn_bytes = len(value) + keys_bytes + TURN_OVERHEAD_BYTES
+        for claim, turns in zip(claims, (0, 0, 1, 2), strict=True):
+            with coordinator.waking(name, claim):
+                assert coordinator._min_bytes() == max(1, turns * turn_bytes)
+        with coordinator.waking(name, claims[3]):
+            with coordinator.waking(other, claims[1]):
+                assert coordinator._min_bytes() == 1
+            assert coordinator._min_bytes() == 2 * turn_bytes
+        assert coordinator._min_bytes() == 1
+        coordinator.client.close()
 
     asyncio.run(run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -163,5 +164,38 @@ def test_a_producer_with_little_time_ends_the_connection_of_no_other() -> None:
         answers.set()
         assert (await other).offset == 0
         assert len(quorum.software) == connections
+
+    with_quorum(story)
+
+
+def test_a_batch_that_is_tried_again_waits_no_longer_for_the_tries_of_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spans_ms: list[float] = []
+
+    def draw(least_ms: float, most_ms: float) -> float:
+        spans_ms.append(most_ms)
+        return 0.0
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        producer = client.producer(batch_bytes=1)
+        monkeypatch.setattr("quorumd.client.timing._RANDOM", SimpleNamespace(uniform=draw))
+        refusal = ProduceResponsePartition(
+            index=0, error_code=int(ErrorCode.NOT_ENOUGH_REPLICAS), base_offset=-1
+        )
+        topic = ProduceResponseTopic(name=TOPIC, topic_id=TOPIC_ID, partition_responses=(refusal,))
+        tries = iter([False, False, False, True, False, True])
+
+        async def refuse_some(node_id: int, request: ProduceRequest) -> ProduceResponse:
+            if next(tries):
+                return quorum.nodes[node_id]._produce(request)
+            return ProduceResponse(responses=(topic,))
+
+        quorum.handlers[ProduceRequest] = refuse_some
+        await producer.append(Record(value=b"x"))
+        await producer.append(Record(value=b"y"))
+        await producer.flush()
+        assert producer.acknowledged_count == 2
+        assert spans_ms == [20, 40, 80, 20]
 
     with_quorum(story)

@@ -17,6 +17,7 @@ from quorumd.client.coordination.tenure import Tenure
 from quorumd.client.errors import AppendFailed, Conflict, QuorumUnavailable
 
 NAME = Place(ClaimKind.LOCK, "a")
+CLAIM = "1" * 32
 WRITE = cast(ClaimWrite, SimpleNamespace(records=(), since=0))
 
 
@@ -24,18 +25,24 @@ class Log:
     """Stands in for a coordinator: what an append raises comes next in `errors`."""
 
     problem = None
+    is_closed = False
+    end_offset = 8
+    board = SimpleNamespace(give_up=lambda place, claim: None)
 
     def __init__(self) -> None:
         self.turns = asyncio.Semaphore(1)
         self.errors: list[Exception | None] = []
         self.time_s = 5.0
         self.reached: list[int] = []
+        self.queue: dict[str, object] = {}
 
     def now_s(self) -> float:
         return self.time_s
 
     def contest(self, place: Place) -> Any:
-        return SimpleNamespace(holder=None)
+        return SimpleNamespace(holder=None, queue=self.queue)
+
+    def check(self) -> None: ...
 
     async def reach(self, end_offset: int) -> None:
         self.reached.append(end_offset)
@@ -47,13 +54,16 @@ class Log:
         return 7
 
 
-def tenure_of(log: Log, held_until_s: float = 10.0) -> Tenure:
+def tenure_of(log: Log, held_until_s: float = 10.0, **more: object) -> Tenure:
     contender = SimpleNamespace(
         place=NAME,
+        claim=CLAIM,
+        offset=7,
         ttl_s=10.0,
         held_until_s=held_until_s,
         acknowledged=lambda step, offset: None,
         holds=lambda now_s: now_s < held_until_s,
+        **more,
     )
     return Tenure(cast(Coordinator, log), cast(Contender, contender))
 
@@ -144,5 +154,73 @@ def test_who_watches_a_holder_waits_for_its_own_write_first(
         assert not contended.is_set()
         is_written.set()
         assert await outlasting
+
+    asyncio.run(run())
+
+
+def test_after_a_renewal_the_first_pause_between_tries_is_the_shortest_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spans_ms: list[float] = []
+
+    def draw(least_ms: float, most_ms: float) -> float:
+        spans_ms.append(most_ms)
+        return 0.0
+
+    monkeypatch.setattr("quorumd.client.timing._RANDOM", SimpleNamespace(uniform=draw))
+
+    async def run() -> None:
+        log = Log()
+        refused = failed(None)
+        log.errors = [refused, refused, refused, None, refused]
+        tenure = tenure_of(
+            log, keep_step=lambda contest, end_offset, now_s: WRITE if log.errors else None
+        )
+        await tenure._keep()
+        assert spans_ms == [20, 40, 80, 20]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("queue", "reached"), [({}, []), ({"2" * 32: object()}, [8])])
+def test_who_gives_a_name_back_to_a_queue_has_read_it_up_to_its_own_record(
+    queue: dict[str, object], reached: list[int]
+) -> None:
+    """The first in the queue may have left it meanwhile, and to hand the name over to it would be refused."""
+
+    async def run() -> None:
+        log = Log()
+        log.queue = queue
+        seen: list[list[int]] = []
+
+        def leave_step(contest: object, end_offset: int, now_s: float) -> None:
+            seen.append(log.reached[:])
+
+        await tenure_of(log, leave_step=leave_step).release()
+        assert seen == [reached]
+
+    asyncio.run(run())
+
+
+def test_a_write_that_hangs_is_ended_with_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it might take the name later, and nobody would give it back."""
+    monkeypatch.setattr(module, "GIVE_BACK_S", 0.05)
+
+    async def run() -> None:
+        log, goes_on, written = Log(), asyncio.Event(), []
+
+        async def append(records: object, since: int, timeout_s: float) -> int:
+            await goes_on.wait()
+            written.append(records)
+            return 7
+
+        monkeypatch.setattr(log, "append", append)
+        tenure = tenure_of(log)
+        performing = asyncio.create_task(tenure._perform(WRITE))
+        await asyncio.sleep(0)
+        await tenure.release()
+        goes_on.set()
+        await asyncio.gather(performing, return_exceptions=True)
+        assert written == []
 
     asyncio.run(run())
