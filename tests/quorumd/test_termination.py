@@ -28,7 +28,10 @@ def ran(script: str, quorum: QuorumThread, *arguments: str) -> tuple[int, str]:
 
 FORKED = """
 import os, signal, sys, time
+from quorumd.client.coordination import termination
 from quorumd.sync import Lock, QuorumClient
+
+termination.END_WITHIN_S = 600.0  # nothing is left to that
 
 def terminated(work):
     reads, writes = os.pipe()

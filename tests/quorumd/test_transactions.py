@@ -353,3 +353,15 @@ def test_a_transaction_that_is_over_takes_no_memory() -> None:
 def test_limits_that_permit_no_try_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="at least"):
         Retry(**wrong)
+
+
+def test_a_key_that_is_read_and_changed_is_named_once() -> None:
+    """A request has room for so many keys that must be unchanged."""
+    transaction = Transaction(5, {b"a": b"1", b"b": b"2"}.get)
+    assert (transaction.get(b"a"), transaction.get(b"c")) == (b"1", None)
+    transaction.update(b"a", one_more)
+    transaction.put(b"b", b"3")
+    assert transaction.get(b"b") == b"3"
+    records, unchanged = transaction.close()
+    assert [(each.key, each.value) for each in records] == [(b"a", b"2"), (b"b", b"3")]
+    assert unchanged == [b"c"]

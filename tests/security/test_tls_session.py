@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -64,3 +65,27 @@ def test_what_comes_behind_the_end_takes_no_memory(ends: tuple[End, End], size: 
     for _ in range(3):
         assert server.session.decrypt(bytes(size)) == b""
         assert not server.incoming.pending
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_an_answer_of_tls_itself_is_told_of_whichever_record_asked_for_it(records: int) -> None:
+    """So a peer that changes its keys is answered at once, and not with the next response."""
+
+    class Rekeying:
+        """OpenSSL, as far as a session sees it: the last record brings one that asks for other keys."""
+
+        left = records
+
+        def read(self, size: int) -> bytes:
+            self.left -= 1
+            incoming.read(10)
+            if not self.left:
+                outgoing.write(b"other keys")
+            return b"plain"
+
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    session = TlsSession(cast(ssl.SSLObject, Rekeying()), incoming, outgoing)
+    assert session.decrypt(bytes(10 * records)) == b"plain" * records
+    assert session.is_told
+    assert session.error is None
+    assert not session.has_ended

@@ -571,3 +571,15 @@ def test_a_bug_leaves_no_more_behind_than_a_disk_that_fails(
         build(fs, batches.ends[-1])
     assert parts(fs) == []
     assert fs.open_handles == 0
+
+
+def test_the_greatest_time_of_records_of_before_1970_is_theirs() -> None:
+    batches = Batches(Random(0))
+    for timestamp in (-9_000, -7_000, -8_000):
+        record = Record(timestamp=timestamp, key=b"a", value=b"x")
+        batches.add(build_batch([record], base_offset=batches.ends[-1], epoch=1), 1)
+    fs = disk_with(batches)
+    build(fs, 3, complete=True)
+    snapshot_id = SnapshotId(3, 1)
+    facts = read_facts(fs, snapshot_path(DIRECTORY, snapshot_id), snapshot_id)
+    assert facts.last_contained_log_timestamp == -7_000

@@ -195,3 +195,37 @@ def test_a_time_that_changed_on_the_disk_is_damage_and_hides_no_record(tmp_path:
     file.write_bytes(data)
     with pytest.raises(DamagedLog):
         log.offset_for_timestamp(START_MS + 1, 2)
+
+
+def closed_segment(directory: Path) -> Log:
+    """Offsets 0 to 3 at 10, 20, 30 and 40 ms are a closed segment, offset 4 at 50 ms has the next one."""
+    log = open_log(RealFileSystem(), directory, segment_bytes=4 * len(batch(0)))
+    for offset in range(5):
+        data = batch(offset, timestamp=START_MS + 10 * (offset + 1))
+        append(log, data, offset, offset + 1)
+    assert sorted(int(each.stem) for each in directory.glob("*.log")) == [0, 4]
+    return log
+
+
+def test_a_segment_that_begins_at_the_end_is_not_looked_at(tmp_path: Path) -> None:
+    """What is damaged in there is nothing that is asked for."""
+    log = closed_segment(tmp_path)
+    file = max(tmp_path.glob("*.log"))
+    data = bytearray(file.read_bytes())
+    data[len(batch(4)) - 1] ^= 1
+    file.write_bytes(data)
+    assert log.offset_for_timestamp(START_MS + 45, 4) is None
+    assert log.offset_of_max_timestamp(4) == (3, START_MS + 40, 1)
+    with pytest.raises(DamagedLog):
+        log.offset_for_timestamp(START_MS + 45, 5)
+
+
+@pytest.mark.parametrize("entry", [(30, 2), (40, 3), (30, 4), (30, 5), (50, 3)])
+def test_an_index_of_times_that_leads_out_of_its_segment_hides_no_record(
+    tmp_path: Path, entry: tuple[int, int]
+) -> None:
+    log = closed_segment(tmp_path)
+    (tmp_path / f"{0:020d}.timeindex").write_bytes(
+        struct.pack(">qi", START_MS + entry[0], entry[1])
+    )
+    assert log.offset_for_timestamp(START_MS + 40, 5) == (3, START_MS + 40, 1)
