@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,13 +18,17 @@ from quorumd import (
     ChangeTimedOut,
     Endpoint,
     QuorumAdmin,
+    QuorumUnavailable,
     ReplicaKey,
     ReplicaNotFound,
 )
 from quorumd.cli.main import cli
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
-from quorumd.wire.messages.describe_quorum import DescribeQuorumRequest
+from quorumd.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponseListener,
+)
 from quorumd.wire.schema import Message
 from tests.quorumd.conftest import Done
 from tests.quorumd.fake_quorum import FakeQuorum
@@ -216,5 +221,58 @@ def test_a_leader_that_hangs_is_left_by_who_did_not_look_before() -> None:
             quorum.handlers[AlterPartitionReassignmentsRequest] = hang
             await admin.reassign([1, 2], timeout_ms=10_000)
             assert fake.target == (1, 2)
+
+    asyncio.run(run())
+
+
+def test_a_leader_that_is_reached_at_another_address_than_it_names_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only one that is deposed is left: here a proxy is in between."""
+    elsewhere = DescribeQuorumResponseListener(name="CONTROLLER", host="10.0.0.1", port=9)
+    monkeypatch.setattr(FakeVoters, "_listener", lambda self, key: elsewhere)
+
+    async def run() -> None:
+        async with FakeQuorum() as quorum, QuorumAdmin(quorum.addresses) as admin:
+            fake = FakeVoters(quorum)
+            fake.gate.clear()
+            fake.at_look = {5: fake.gate.set}
+            await admin.reassign([1, 2], timeout_ms=20_000)
+            assert fake.asked == ["reassign (1, 2)"]
+
+    asyncio.run(run())
+
+
+def test_a_leader_that_gives_up_earlier_than_it_had_to_has_its_reason_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        async with FakeQuorum() as quorum, QuorumAdmin(quorum.addresses) as admin:
+            fake = FakeVoters(quorum)
+            fake.refusals = [(ErrorCode.REQUEST_TIMED_OUT, BEHIND)]
+            pause = SimpleNamespace(uniform=lambda least_ms, most_ms: 60_000.0)
+            monkeypatch.setattr("quorumd.client.timing._RANDOM", pause)
+            with pytest.raises(QuorumUnavailable, match=BEHIND):
+                await admin.reassign([1, 2], timeout_ms=2000)
+            assert len(fake.asked) == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("timeout_ms", "for_leader_ms"), [(20_000, 19_500), (1_000, 750)])
+def test_a_leader_has_less_time_than_who_waits_for_its_reason(
+    timeout_ms: int, for_leader_ms: int
+) -> None:
+    async def run() -> None:
+        async with FakeQuorum() as quorum, QuorumAdmin(quorum.addresses) as admin:
+            fake = FakeVoters(quorum)
+            await admin.reassign([1, 2], timeout_ms=timeout_ms)
+            assert fake.target == (1, 2)
+            (asked,) = (
+                each.timeout_ms
+                for _, each in quorum.requests
+                if isinstance(each, AlterPartitionReassignmentsRequest)
+            )
+            assert 0 < asked <= for_leader_ms
 
     asyncio.run(run())
