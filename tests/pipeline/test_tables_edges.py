@@ -27,13 +27,20 @@ from quorumd.pipeline.tables.manifests import (
     table_files,
     write_durably,
 )
-from quorumd.pipeline.tables.origin import LogOrigin, check_origin
+from quorumd.pipeline.tables.origin import LogOrigin, beginning, check_origin
 from quorumd.pipeline.tables.output import COMMIT_LOCK, LOCK, OutputBusy, fenced, held_output
 from quorumd.pipeline.tables.sink import write_log
+from quorumd.raft.types import SnapshotId
 from quorumd.storage.filesystem import RealFileSystem
-from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
+from quorumd.storage.layout import (
+    PARTITION_DIRECTORY,
+    log_path,
+    partition_directory,
+    snapshot_path,
+)
+from quorumd.wire.control_records import SnapshotFooter, SnapshotHeader, encode_control_batch
 from quorumd.wire.records import Record, build_batch
-from tests.pipeline.written import Log
+from tests.pipeline.written import START_MS, Log, voter_set
 
 
 @pytest.fixture
@@ -198,3 +205,21 @@ def test_a_record_without_a_time_is_no_arrival(log: Log, tmp_path: Path) -> None
     assert len(facts.arrivals) == 1
     assert facts.records == 22
     assert sum(facts.rate.counts) == 21
+
+
+def test_voters_of_a_snapshot_that_the_log_begins_with_were_in_no_batch_of_it(
+    tmp_path: Path,
+) -> None:
+    """They stand at its end, each by itself: the snapshot's own batches count from 0."""
+    folder = partition_directory(tmp_path)
+    folder.mkdir(parents=True)
+    log_path(folder, 7).write_bytes(build_batch([Record(value=b"v")], base_offset=7, epoch=1))
+    batches = [[SnapshotHeader(), voter_set((1, 1), (2, 2))], [SnapshotFooter()]]
+    data = b"".join(
+        encode_control_batch(records, base_offset=at, epoch=1, timestamp_ms=START_MS)
+        for at, records in zip((0, 2), batches, strict=True)
+    )
+    snapshot_path(folder, SnapshotId(7, 1)).write_bytes(data)
+    found = beginning({"path": str(tmp_path)})
+    assert found.complete_from == 7
+    assert [(row.offset, row.batch_base_offset) for row in found.control] == [(6, 6)]
