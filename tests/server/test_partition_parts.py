@@ -23,7 +23,9 @@ from quorumd.server.partition.partition import (
     Partition,
 )
 from quorumd.storage.errors import DamagedLog, DamagedSnapshot
+from quorumd.wire.error_codes import ErrorCode
 from tests.server.produce_bench import Clock
+from tests.server.test_conditional_produce import Bench, batch, to
 
 # Compiled rooms take no stand-ins.
 pytestmark = pytest.mark.pure
@@ -278,3 +280,22 @@ def test_a_sync_that_took_no_time_is_one() -> None:
     for sync_s in (0.0, None, 0.5):
         parts.partition.on_writes_completed(1, sync_s)
     assert parts.partition.metrics.fsync_seconds.buckets()[-1][1] == 2
+
+
+def test_a_condition_is_refused_once_a_deposed_leader_would_have_resigned() -> None:
+    """Twice the time in which it hears its voters, for what it heard may be half as old as that."""
+    parts, at = Parts(), Bench(log_end_offset=8, committed_offset=8)
+    made = parts.partition
+    made.view, made.producers = cast(Any, at.partition), at.producers
+    made._runtime, made.log = cast(Runtime, at.clock), cast(Any, None)
+    made._call_soon = at.soon.append  # a loop that is turned by hand
+    made.disk = cast(Any, SimpleNamespace(flush=None))
+    raft = SimpleNamespace(fetch_timeout_ms=500)
+    settings = SimpleNamespace(raft=raft, max_batch_bytes=1 << 20, condition_window_bytes=1 << 20)
+    made._make_client_handlers(cast(Any, settings), cast(Any, SimpleNamespace(facts=())))
+    at.handler = at.partition.produce = made.produce_handler
+    at.append(to(batch(b"a", since=9)))
+    at.clock.move_to(1.4)
+    assert at.texts() == []
+    at.clock.move_to(1.5)
+    assert [code for _, code, _, _ in at.texts()] == [ErrorCode.INVALID_RECORD]
