@@ -15,6 +15,7 @@ from quorumd import PeerSpeaksPlaintext, Security
 from quorumd.client import connector
 from quorumd.client.connection import ClientConnection
 from quorumd.client.connector import Connector
+from quorumd.client.errors import ConnectionFailed
 from quorumd.client.name_lookups import NameLookups
 from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem
@@ -123,3 +124,26 @@ def test_a_file_that_was_just_written_may_be_written_again_at_the_same_time(
             os.utime(path, (at, at))
         assert (keys._present_stamp() == keys._present_stamp()) is is_known
     made.close()
+
+
+@pytest.mark.parametrize("took_it", [0, 1, 2])
+def test_of_several_addresses_the_one_that_took_the_connection_says_what_failed(
+    took_it: int,
+) -> None:
+    """Others of the same host may be ones where nobody listens."""
+    found = [(socket.AF_INET, (f"10.0.0.{number}", 1)) for number in range(3)]
+
+    async def attempt(family: object, where: tuple[Any, ...], share_s: float) -> None:
+        if where == found[took_it][1]:
+            raise ConnectionFailed("closed the connection at once", is_mute=True)
+        raise OSError(f"refused at {where[0]}")
+
+    with pytest.raises(ConnectionFailed, match="at once"):
+        asyncio.run(connector._at_each(found, 60.0, attempt))
+
+
+def test_who_was_closed_says_so_and_begins_no_thread(files: ClientFiles) -> None:
+    made = secured(files)
+    made.close()
+    with pytest.raises(ConnectionFailed, match="the client was closed"):
+        asyncio.run(made.connect(WHERE, 1.0))

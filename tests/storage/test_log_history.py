@@ -123,6 +123,16 @@ def test_damage_in_history_is_noticed_when_it_is_read(fs: FaultyFileSystem) -> N
     assert log.read(8, 1, 34) == record(8)
 
 
+@pytest.mark.parametrize("bit", [0x01, 0x40])
+def test_an_epoch_that_has_changed_on_the_disk_is_noticed_when_it_is_read(
+    fs: FaultyFileSystem, bit: int
+) -> None:
+    """No CRC covers it: be it lower or higher than what the log knows of it."""
+    flip(fs, 10, 2, 15, bit)
+    with pytest.raises(DamagedLog, match=r"epoch .* at offset 12 instead of "):
+        below(fs, observe=lambda _: None).read(12, 1, 34)
+
+
 def shorten(fs: FaultyFileSystem, data: bytes, entries: int) -> None:
     """The third segment holds something else, and its index has fewer entries."""
     fs.put(log_path(DIRECTORY, 10), data)
