@@ -271,3 +271,33 @@ def test_who_names_the_leader_that_has_failed_is_not_believed_before_others_are_
         assert tried == [1, 3]
 
     with_quorum(story)
+
+
+def test_who_still_leads_is_believed_though_another_node_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only a moment is given to those who might know better."""
+    monkeypatch.setattr("quorumd.client.leader.CONNECT_TIMEOUT_S", 600.0)
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        await client.append(numbered(1))
+        tried: list[int] = []
+
+        async def name_leader(node: int, request: MetadataRequest) -> Message:
+            if node == 3:
+                await asyncio.Event().wait()
+            return quorum.nodes[node]._metadata()
+
+        def lose_first(node: int, request: Message, answer: Message) -> Message | None:
+            if not isinstance(request, ProduceRequest):
+                return answer
+            tried.append(node)
+            return answer if len(tried) > 1 else None
+
+        quorum.handlers[MetadataRequest] = name_leader
+        quorum.before_answer = lose_first
+        async with asyncio.timeout(10):
+            assert await client.append(numbered(1), timeout_ms=60_000) == [1]
+        assert tried == [1, 1]
+
+    with_quorum(story)

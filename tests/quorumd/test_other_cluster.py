@@ -15,6 +15,7 @@ from quorumd import (
     QuorumClient,
     Record,
 )
+from quorumd.client.leader import KnownCluster
 from quorumd.wire.messages.produce import ProduceRequest
 from quorumd.wire.records import build_batch
 from tests.quorumd.fake_quorum import FakeQuorum
@@ -117,3 +118,13 @@ def test_a_new_client_works_with_the_new_cluster() -> None:
             assert await other.append([Record(key=b"a")]) == [3]
 
     run(story)
+
+
+@pytest.mark.parametrize("untold", [None, ""])
+def test_a_node_that_does_not_know_its_cluster_yet_changes_nothing(untold: str | None) -> None:
+    known = KnownCluster()
+    for found in (untold, "one", untold):
+        known.check(found)
+    with pytest.raises(OtherCluster):
+        known.check("another")
+    assert known.id == "one"
