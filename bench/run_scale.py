@@ -149,10 +149,11 @@ class Scale:
         rates = [float(row["records_per_s"]) for row in without]
         p99s = [float(row["p99_ms"]) for row in without]
         rate, p99 = sum(rates) / len(rates), sum(p99s) / len(p99s)
+        share = f"{during['records_per_s'] / rate:.2f}" if rate else "-"
         extra = "".join(f"  {key.replace('_', ' ')} {value:,}" for key, value in more.items())
         print(
-            f"{name:32}{during['records_per_s']:9,.0f} records/s ({during['records_per_s'] / rate:.2f}"
-            f" of {rate:,.0f})  p99 {during['p99_ms']:.1f} ms ({p99:.1f})"
+            f"{name:32}{during['records_per_s']:9,.0f} records/s ({share} of {rate:,.0f})"
+            f"  p99 {during['p99_ms']:.1f} ms ({p99:.1f})"
             f"  errors {during['errors']}  other {during['cores_other']:.2f}{extra}",
             flush=True,
         )
