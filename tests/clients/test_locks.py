@@ -197,9 +197,10 @@ def test_of_ten_thousand_that_wait_each_release_lets_one_act(cluster: Cluster) -
 
         first = Lock(client, "many", ttl=60)
         await first.acquire()
-        tasks = [asyncio.create_task(work()) for _ in range(waiters)]
+        tasks: list[asyncio.Task[None]] = []
         try:
             async with KeyValueView(client, prefix=queue) as view:
+                tasks += [asyncio.create_task(work()) for _ in range(waiters)]
                 while len(view) < waiters:
                     await view.wait_for(view.offset)
                 begin = view.offset
