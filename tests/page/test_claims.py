@@ -45,6 +45,19 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     uvloop.run(limited())
 
 
+def run_with_report(log: Path, work: Callable[[ClaimsReport], Awaitable[None]]) -> None:
+    """The report is closed in any case: uvloop's end waits for a process that is left, for ever."""
+
+    async def reporting() -> None:
+        report = ClaimsReport(log)
+        try:
+            await work(report)
+        finally:
+            await report.close()
+
+    run(reporting)
+
+
 async def until(report: ClaimsReport, is_wanted: Callable[[Mapping[str, Any]], bool]) -> None:
     """Asks as a page does, until a response is so."""
     for _ in range(1000):
@@ -78,15 +91,14 @@ def wait_gone(folder: Path) -> None:
 def test_the_process_runs_only_while_somebody_asks(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "IDLE_S", 0.5)
+    monkeypatch.setattr(claims, "IDLE_S", 3.0)
 
-    async def work() -> None:
-        report = ClaimsReport(log)
+    async def work(report: ClaimsReport) -> None:
         assert readers_of(log) == []
         await until(report, lambda found: found.get("offset") == 0)
         (reader,) = readers_of(log)
         for _ in range(4):
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(1.0)
             await report.newest(0)
         assert readers_of(log) == [reader]
         await asyncio.to_thread(wait_gone, log)
@@ -94,12 +106,11 @@ def test_the_process_runs_only_while_somebody_asks(
         await report.close()
         assert readers_of(log) == []
 
-    run(work)
+    run_with_report(log, work)
 
 
 def test_many_who_look_ask_once(log: Path) -> None:
-    async def work() -> None:
-        report = ClaimsReport(log)
+    async def work(report: ClaimsReport) -> None:
         await asyncio.gather(*(report.newest(0) for _ in range(50)))
         assert len(readers_of(log)) == 1
         await until(report, lambda found: found.get("offset") == 0)
@@ -109,7 +120,7 @@ def test_many_who_look_ask_once(log: Path) -> None:
         assert time.monotonic() - report_s < 0.9, "each of them is answered from what is known"
         await report.close()
 
-    run(work)
+    run_with_report(log, work)
 
 
 @pytest.mark.long
@@ -119,8 +130,7 @@ def test_a_process_that_was_killed_is_said_and_replaced(
     """Its pipe is closed, by which uvloop raises another error than asyncio."""
     monkeypatch.setattr(claims, "FRESH_S", 0.0)
 
-    async def work() -> None:
-        report = ClaimsReport(log)
+    async def work(report: ClaimsReport) -> None:
         await until(report, lambda found: found.get("offset") == 0)
         (reader,) = readers_of(log)
         os.kill(reader, signal.SIGKILL)
@@ -130,19 +140,18 @@ def test_a_process_that_was_killed_is_said_and_replaced(
         await until(report, lambda found: found.get("offset") == 0)
         await report.close()
 
-    run(work)
+    run_with_report(log, work)
 
 
 @asynccontextmanager
 async def asked_always(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[ClaimsReport, int]]:
-    """A report whose process, of this number, has responded; each call asks it anew."""
+    report: ClaimsReport, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[int]:
+    """Its process, of this number, has responded; each call asks it anew."""
     monkeypatch.setattr(claims, "FRESH_S", 0.0)
-    report = ClaimsReport(log)
     await until(report, lambda found: found.get("offset") == 0)
     (reader,) = readers_of(log)
-    yield report, reader
+    yield reader
     await report.close()
     assert readers_of(log) == []
 
@@ -151,27 +160,27 @@ async def asked_always(
 def test_one_that_is_killed_is_said_to_have_failed_and_the_next_one_reads(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with asked_always(log, monkeypatch) as (report, reader):
+    async def work(report: ClaimsReport) -> None:
+        async with asked_always(report, log, monkeypatch) as reader:
             os.kill(reader, signal.SIGKILL)
             await until(report, lambda found: "has failed" in str(found.get("problem")))
             await until(report, lambda found: found.get("offset") == 0)
 
-    run(work)
+    run_with_report(log, work)
 
 
 def test_one_that_hangs_holds_nobody_up_and_ends_with_the_node(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with asked_always(log, monkeypatch) as (report, reader):
+    async def work(report: ClaimsReport) -> None:
+        async with asked_always(report, log, monkeypatch) as reader:
             os.kill(reader, signal.SIGSTOP)
             begun_s = time.monotonic()
             assert (await report.newest(0))["offset"] == 0
             assert (await report.newest(0))["offset"] == 0
             assert time.monotonic() - begun_s < 5 * claims.WAIT_S
 
-    run(work)
+    run_with_report(log, work)
 
 
 def port(name: str, client_auth: ClientAuth) -> TlsPort:
@@ -198,8 +207,7 @@ def test_a_page_for_everybody_does_not_show_what_needs_a_certificate(
 @pytest.mark.long
 @pytest.mark.parametrize("turns", range(4))
 def test_one_that_is_just_being_started_is_not_left_behind(log: Path, turns: int) -> None:
-    async def work() -> None:
-        report = ClaimsReport(log)
+    async def work(report: ClaimsReport) -> None:
         asking = asyncio.create_task(report.newest(0))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -207,7 +215,7 @@ def test_one_that_is_just_being_started_is_not_left_behind(log: Path, turns: int
         assert await asking == {}
         assert readers_of(log) == []
 
-    run(work)
+    run_with_report(log, work)
     gc.collect()  # uvloop tells then of a process that it has forgotten
 
 
