@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -21,6 +22,19 @@ from tests.support.live_cluster import Cluster, running_cluster
 @pytest.fixture(autouse=True)
 def _each_command_ends_by_signals(no_signal_is_ignored: None) -> None:
     """What the name says."""
+
+
+@pytest.fixture
+def pauses_ms(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The longest that each pause between two tries of the client may be. None is made."""
+    found: list[float] = []
+
+    def draw(least_ms: float, most_ms: float) -> float:
+        found.append(most_ms)
+        return 0.0
+
+    monkeypatch.setattr("quorumd.client.timing._RANDOM", SimpleNamespace(uniform=draw))
+    return found
 
 
 class Done(NamedTuple):

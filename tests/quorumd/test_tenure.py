@@ -159,16 +159,8 @@ def test_who_watches_a_holder_waits_for_its_own_write_first(
 
 
 def test_after_a_renewal_the_first_pause_between_tries_is_the_shortest_again(
-    monkeypatch: pytest.MonkeyPatch,
+    pauses_ms: list[float],
 ) -> None:
-    spans_ms: list[float] = []
-
-    def draw(least_ms: float, most_ms: float) -> float:
-        spans_ms.append(most_ms)
-        return 0.0
-
-    monkeypatch.setattr("quorumd.client.timing._RANDOM", SimpleNamespace(uniform=draw))
-
     async def run() -> None:
         log = Log()
         refused = failed(None)
@@ -177,7 +169,7 @@ def test_after_a_renewal_the_first_pause_between_tries_is_the_shortest_again(
             log, keep_step=lambda contest, end_offset, now_s: WRITE if log.errors else None
         )
         await tenure._keep()
-        assert spans_ms == [20, 40, 80, 20]
+        assert pauses_ms == [20, 40, 80, 20]
 
     asyncio.run(run())
 
