@@ -16,7 +16,11 @@ except ImportError:  # pragma: no cover (Spark before 4.0)
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
     from quorumd.pipeline.source.options import Options
@@ -56,6 +60,15 @@ if DataSource is not None:
                     f"a stream of the log needs Spark 4.2 or newer: {error}"
                 ) from None
             return QuorumdStreamReader(self._options(), schema)
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+            """For df.write: always BadOption, for the source only reads."""
+            from quorumd.pipeline.errors import BadOption
+
+            raise BadOption(
+                'format("quorumd") only reads. Append records by quorumd.client, by quorumctl append, or by '
+                'Spark\'s own format("kafka"), with the same bootstrap servers.'
+            )
 
         def _options(self) -> Options:
             from quorumd.pipeline.source.options import parse_options

@@ -56,6 +56,13 @@ def test_all_have_reached_where_the_shortest_ends(tmp_path: Path) -> None:
     assert view.end() == 3
 
 
+def test_a_directory_with_the_characters_of_a_wildcard_is_found_as_it_is(tmp_path: Path) -> None:
+    log_with(tmp_path / "node[1]", 0, 3)
+    log_with(tmp_path / "node1", 0)
+    assert view_of(tmp_path / "node[1]").end() == 6
+    assert view_of(tmp_path / "node[0-9]").end() == 3
+
+
 def test_the_end_is_looked_for_again_unless_what_was_found_goes_far_enough(tmp_path: Path) -> None:
     log = log_with(tmp_path, 0)
     view = view_of(tmp_path)

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
+from quorumd.pipeline.errors import plain_message
 from tests.pipeline.filling import append, some_records
 from tests.pipeline.spark_kafka_jars import has_spark_kafka_source
 from tests.support.live_cluster import TOPIC, Cluster
@@ -78,3 +80,22 @@ def test_a_stream_of_both_sources_is_the_same(
         assert [count for count in counts if count] == [25, 25, 10]
     assert found["kafka"] == found["quorumd"]
     assert [row.offset for row in found["kafka"]] == [each.offset for each in written]
+
+
+def test_rows_are_appended_by_kafkas_format_and_ours_says_so(
+    spark: SparkSession, quorum: Cluster
+) -> None:
+    lines = [(b"k%d" % i, b"v%d" % i) for i in range(20)]
+    frame = spark.createDataFrame(lines, "key binary, value binary").coalesce(1)
+    options = {"bootstrap.servers": quorum.bootstrap}
+    with pytest.raises(PySparkException) as refused:
+        frame.write.format("quorumd").options(**options).mode("append").save()
+    said = plain_message(refused.value)
+    assert said.startswith('format("quorumd") only reads')
+    assert 'format("kafka")' in said
+    end = quorum.wait_converged()
+    kafka = {"kafka.bootstrap.servers": quorum.bootstrap, "topic": TOPIC}
+    frame.write.format("kafka").options(**kafka).save()
+    found = spark.read.format("quorumd").options(**options, startingOffsets=str(end)).load()
+    records = found.where("control_type is null").orderBy("offset").collect()
+    assert [(bytes(row.key), bytes(row.value)) for row in records] == lines

@@ -91,7 +91,11 @@ def test_a_folder_of_any_name_holds_tables(spark: SparkSession, tmp_path: Path) 
     folder.parent.mkdir()
     with held_output(folder) as output:
         follower = StreamingIngest(
-            spark, on_disk(log, tmp_path / "node"), output, interval_s=0, available_now=True
+            spark,
+            on_disk(log, tmp_path / "node [1], a copy"),
+            output,
+            interval_s=0,
+            available_now=True,
         )
         follower.run(lambda progress: None, pytest.fail)
     assert pipeline.read_table(spark, folder, "state").count() == 1

@@ -102,7 +102,8 @@ class DiskView:
         options = self._options
         paths: list[str] = []
         for text in options.paths:
-            matches = sorted(glob.glob(text)) if glob.has_magic(text) else [text]
+            as_is = not glob.has_magic(text) or Path(text).exists()
+            matches = [text] if as_is else sorted(glob.glob(text))
             if not matches:
                 raise LogUnreachable(f"path={text}: nothing matches. Is it right?")
             paths += matches

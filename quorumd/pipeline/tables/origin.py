@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -41,7 +42,7 @@ class LogOrigin:
         """As the data source takes them."""
         given = {
             "bootstrap.servers": self.servers,
-            "path": self.path,
+            "paths": None if self.path is None else json.dumps([self.path]),
             "replica": self.replica,
             "timeoutMs": self.timeout_ms,
             "table": LOG_RECORDS,
