@@ -8,12 +8,17 @@ import pytest
 
 from tests.support.live_cluster import Cluster, running_cluster
 
+SMALL_SEGMENTS = {"log.segment.bytes": 4 << 20}
+"""So small that tests roll them."""
+UNHURRIED = {"quorum.fetch.timeout.ms": 20_000}
+"""No election because a node pauses on a machine that has too much to do."""
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes, with segments so small that tests roll them."""
+    """Three nodes."""
     folder = tmp_path_factory.mktemp("quorum")
-    with running_cluster(folder, settings={"log.segment.bytes": 4 << 20}) as running:
+    with running_cluster(folder, settings=SMALL_SEGMENTS) as running:
         yield running
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.conftest import SMALL_SEGMENTS, UNHURRIED
 from tests.clients.jvm import (
     CONSUMER,
     PERFORMANCE,
@@ -25,7 +26,7 @@ from tests.clients.jvm import (
     producer_arguments,
     run_all,
 )
-from tests.support.live_cluster import TOPIC, Cluster
+from tests.support.live_cluster import TOPIC, Cluster, running_cluster
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -36,6 +37,15 @@ MAX_BATCH_BYTES = 1 << 20
 BATCH_AND_RECORD_BYTES = 100
 NO_LOSS = {"retries": 1000, "delivery_timeout_ms": 60_000}
 PACE_S = 0.01
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Without an election that no test has made: Kafka's tools write of each that they see to stderr."""
+    with running_cluster(
+        tmp_path_factory.mktemp("quorum"), settings=SMALL_SEGMENTS | UNHURRIED
+    ) as running:
+        yield running
 
 
 def read(cluster: Cluster, offset: str | int, count: int) -> list[Line]:

@@ -15,6 +15,7 @@ import pytest
 from aiokafka.helpers import create_ssl_context
 
 from tests.clients.aiokafka_client import Aiokafka
+from tests.clients.conftest import UNHURRIED
 from tests.clients.interface import EARLIEST, Client
 from tests.clients.jvm import CONSUMER, PRODUCER, TOOLS, Command, Running, lines_of, run_all
 from tests.clients.kafka_python import KafkaPython, KafkaPythonError
@@ -40,7 +41,7 @@ class Secure(NamedTuple):
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
-    with running(SecureCluster(tmp_path_factory.mktemp("quorum"))) as cluster:
+    with running(SecureCluster(tmp_path_factory.mktemp("quorum"), settings=UNHURRIED)) as cluster:
         yield Secure(cluster, ClientFiles(tmp_path_factory.mktemp("files"), cluster.authority))
 
 
