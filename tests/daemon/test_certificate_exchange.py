@@ -28,6 +28,7 @@ from quorumd.wire.messages.api_versions import ApiVersionsRequest
 from quorumd.wire.registry import API_VERSIONS_KEY
 from tests.support.https_cluster import HttpsCluster
 from tests.support.live_cluster import Cluster, running
+from tests.support.niceness import before_others
 from tests.support.odd_certificates import Authority, now
 from tests.support.raw_client import frame, request
 
@@ -251,7 +252,11 @@ def old(site: Site) -> Authority:
 @pytest.fixture
 def cluster(tmp_path: Path, site: Site, old: Authority) -> Iterator[SecuredCluster]:
     kind = PollingCluster if isinstance(site, MountedSite) else SecuredCluster
-    with running(kind(tmp_path / "quorum", site, {})) as made:
+    # All of them have to see new files within two seconds: who is renewed first depends on it.
+    with (
+        running(kind(tmp_path / "quorum", site, {})) as made,
+        before_others(*map(made.pid, made.ids)),
+    ):
         yield made
 
 

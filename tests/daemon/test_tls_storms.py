@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from quorumd.wire.registry import API_VERSIONS_KEY
 from tests.architecture.source_tree import ROOT
 from tests.support.hello_storm import hello
 from tests.support.live_cluster import running
+from tests.support.niceness import before_others
 from tests.support.raw_client import RawClient
 from tests.support.secure_cluster import Appending, SecureCluster
 from tests.support.serving import request_frame
@@ -189,24 +190,6 @@ def pause_s(node: RawClient, strangers: list[socket.socket], said: bytes) -> flo
         answered, _, _ = select.select(unanswered, [], [], 0)
         unanswered = [each for each in unanswered if each not in answered]
     return longest
-
-
-@contextmanager
-def before_others(*pids: int) -> Iterator[None]:
-    """These processes get a processor before others that want one, where this may be said."""
-    usual = os.getpriority(os.PRIO_PROCESS, 0)
-
-    def set_niceness(value: int) -> None:
-        for pid in pids:
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                with suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, int(thread.name), value)
-
-    set_niceness(-20)
-    try:
-        yield
-    finally:
-        set_niceness(usual)
 
 
 def test_hellos_that_come_all_at_once_are_no_pause_of_the_event_loop(
