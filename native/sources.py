@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from native.constructors import with_constructors
+from native.packs import with_packs
 from native.reads import with_reads
 
 
@@ -16,4 +17,5 @@ def write_sources(package: Path, target: Path, modules: Iterable[str]) -> None:
     shutil.copytree(package, target / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in modules:
         path = target / name
-        path.write_text(with_reads(with_constructors(path.read_text("utf-8"))), "utf-8")
+        source = with_constructors(path.read_text("utf-8"))
+        path.write_text(with_packs(with_reads(source)), "utf-8")

@@ -194,11 +194,16 @@ def scan(data: bytes | memoryview) -> list[tuple[int, BatchHeader]]:
     return found
 
 
+def packed_stamp(base_offset: int, length: int, epoch: int) -> bytes:
+    """The first 16 bytes of a batch; `length` (bytes) is that of its header's field."""
+    return STAMP.pack(base_offset, length, epoch)
+
+
 def stamp(data: bytes | memoryview, base_offset: int, epoch: int) -> bytes:
     """The batch at the start of `data` with this base offset and leader epoch, as new bytes.
 
     The CRC covers neither, so it stays. Bytes behind the batch are left out.
     """
     (length,) = _LENGTH.unpack_from(data, 8)
-    head = STAMP.pack(base_offset, length, epoch)
+    head = packed_stamp(base_offset, length, epoch)
     return b"".join((head, memoryview(data)[STAMP.size : length + LOG_OVERHEAD]))

@@ -42,6 +42,7 @@ _RECORD_BYTES_MIN: Final = 7
 _ZSTD: Final = 4
 _ZSTD_FROM_VERSION: Final = 7
 _OLD_HEADER_BYTES: Final = 17
+_crc32c: Final = crc32c  # machine code has a constant at hand, and looks a name up
 _OLD_BATCH_LENGTH_MIN: Final = 14
 
 
@@ -107,7 +108,7 @@ def check_produced(
             f"The batch has {size} bytes; at most {max_batch_bytes} are taken here"
             " (log.max.batch.bytes). Send smaller batches.",
         )
-    if crc32c(data[CRC_FROM:] if size < VIEW_PAYS_BYTES else memoryview(data)[CRC_FROM:]) != crc:
+    if _crc32c(data[CRC_FROM:] if size < VIEW_PAYS_BYTES else memoryview(data)[CRC_FROM:]) != crc:
         raise _refused(ErrorCode.CORRUPT_MESSAGE, "The CRC does not match the batch's contents.")
     if record_count < 1 or last_offset_delta != record_count - 1:
         raise _refused(

@@ -9,7 +9,6 @@ Source: KIP-98, record format; Apache Kafka 4.3, DefaultRecord.readFrom.
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import lru_cache
 from typing import Final
 
 from quorumd.wire.error_codes import ErrorCode
@@ -32,6 +31,10 @@ _LOW: Final = bytes(delta << 1 | 0x80 for delta in range(64)) * (_BLOCK // 64)
 _HIGH: Final = b"".join(bytes((value,)) * 64 for value in range(128))
 _MIDDLE: Final = bytes(value | 0x80 for value in _HIGH)
 
+_REMEMBERED_BYTES: Final = 2048
+_KEYLESS_STARTS: Final[list[bytes | None]] = [None] * _REMEMBERED_BYTES
+"""By the size of a record: what `_keyless_start` has found."""
+
 _LAST_BYTES: Final = bytes(range(128))
 _MORE_BYTES: Final = bytes(range(128, 256))
 
@@ -42,7 +45,10 @@ def is_plain_record(data: bytes, at: int) -> bool:
     Most producers that wait for each response send such a one. After False `check_records` decides.
     """
     end = len(data)
-    start = _keyless_start(end - at)
+    size = end - at
+    start = _KEYLESS_STARTS[size] if 0 <= size < _REMEMBERED_BYTES else _keyless_start(size)
+    if start is None:
+        start = _KEYLESS_STARTS[size] = _keyless_start(size)
     if start and data[at : at + len(start)] == start:  # `startswith` costs five times as much
         return not data[-1]
     try:
@@ -84,7 +90,6 @@ def plain_record_key(data: bytes, at: int) -> bytes | None:
     return None if size & 1 else data[at + 1 : at + 1 + (size >> 1)]
 
 
-@lru_cache(maxsize=1024)
 def _keyless_start(size: int) -> bytes:
     """Bytes before the value in a plain record of `size` bytes without a key: its size says it all.
 

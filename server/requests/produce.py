@@ -31,7 +31,7 @@ from quorumd.server.requests.produce_response import ProduceResponder
 from quorumd.server.requests.unpacking import Unpackings
 from quorumd.server.translate.common import error_code
 from quorumd.storage.log import Chunk, ChunkSummary
-from quorumd.wire.batch_header import LOG_OVERHEAD, STAMP
+from quorumd.wire.batch_header import LOG_OVERHEAD, STAMP, packed_stamp
 from quorumd.wire.codec import decode
 from quorumd.wire.conditions import MARK, KeyedBatch, Keys
 from quorumd.wire.error_codes import ErrorCode
@@ -313,7 +313,7 @@ class ProduceHandler:
                 continue
             batch.base_offset = offset
             # Offset, length and epoch are anew; the CRC covers none of them.
-            parts.append(STAMP.pack(offset, size - LOG_OVERHEAD, epoch))
+            parts.append(packed_stamp(offset, size - LOG_OVERHEAD, epoch))
             parts.append(batch.data[STAMP.size :])
             batch.let_go()
             offset += batch.record_count

@@ -139,6 +139,24 @@ def test_a_produce_request_with_one_byte_that_differs_is_left_to_the_codec_or_re
         compare(each, version, parse_produce, ProduceRequest, same_produce)
 
 
+@pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
+@pytest.mark.parametrize("read_as", [3, 8, 9, 12, 13])
+def test_a_head_that_was_read_is_known_again_in_its_own_version_and_whole(
+    version: int, read_as: int
+) -> None:
+    body = encode(produce_request(version), version)
+    found = parse_produce(version, body)
+    assert found is not None
+    compare(body, read_as, parse_produce, ProduceRequest, same_produce)
+    again = parse_produce(version, b"before" + body, 6)
+    assert again == found
+    assert again is not None
+    assert again[0] is found[0]
+    assert [parse_produce(version, body[:size]) for size in range(14, len(body))] == [None] * (
+        len(body) - 14
+    )
+
+
 @pytest.mark.parametrize("high_watermark", [-1, 0, 77, (1 << 63) - 2])
 def test_a_replicas_fetch_says_its_high_watermark(high_watermark: int) -> None:
     writer = FetchRequestWriter(

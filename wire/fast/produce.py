@@ -76,22 +76,39 @@ def parse_produce_size(version: int, body: bytes, at: int = 0) -> tuple[ProduceH
     return None if head is None else (head, size)
 
 
+_LAST_HEAD: Final[list[tuple[int, bytes, ProduceHead | None]]] = [(-1, b"", None)]
+"""Version, bytes and fields of the head that was read last: nearly always the next request has it, too."""
+
+
 def _until_records(version: int, body: bytes, at: int) -> tuple[ProduceHead | None, int, int]:
     """Head, the records' size (-1 without any), and where they begin."""
-    if version >= _TOPIC_ID_FROM:
-        head_end = at + _HEAD_WITH_ID.size
-        head = _head_with_id(body[at:head_end])
-    elif version >= _FLEXIBLE_FROM:
-        head_end = at + _HEAD_WITH_NAME.size + _PARTITION.size + body[at + 8] - 1
-        head = _head_with_name(body[at:head_end])
-    else:
-        # The name's length has two bytes. Kafka's are shorter than 250; the head of a longer one is cut here.
-        head_end = at + _OLD_BYTES + body[at + 13]
-        head = _old_head(body[at:head_end])
+    last_version, raw, head = _LAST_HEAD[0]
+    head_end = at + len(raw)
+    if version != last_version or body[at:head_end] != raw:
+        head_end = _head_end(version, body, at)
+        raw = body[at:head_end]
+        if version >= _TOPIC_ID_FROM:
+            head = _head_with_id(raw)
+        elif version >= _FLEXIBLE_FROM:
+            head = _head_with_name(raw)
+        else:
+            head = _old_head(raw)
+        if head is not None:
+            _LAST_HEAD[0] = version, raw, head
+    if version < _FLEXIBLE_FROM:
         (size,) = _INT32.unpack_from(body, head_end)
         return head, size, head_end + 4
     size, at = read_unsigned_varint(body, head_end)
     return head, size - 1, at
+
+
+def _head_end(version: int, body: bytes, at: int) -> int:
+    if version >= _TOPIC_ID_FROM:
+        return at + _HEAD_WITH_ID.size
+    if version >= _FLEXIBLE_FROM:
+        return at + _HEAD_WITH_NAME.size + _PARTITION.size + body[at + 8] - 1
+    # The name's length has two bytes. Kafka's are shorter than 250; the head of a longer one is cut here.
+    return at + _OLD_BYTES + body[at + 13]
 
 
 @lru_cache(maxsize=256)
