@@ -46,10 +46,12 @@ def on_transfer_requested(core: Core, event: TransferRequested) -> None:
         text = f"{to} is not one voter: the voters are {listed(core.voters.keys)}"
         core.reply_to_change(event.reply_to, KafkaError.VOTER_NOT_FOUND, text)
     elif not any(is_fetching(core, leader, key) for key in others):
-        text = f"none of {listed(others) or 'no other voter'} has fetched lately: is it running?"
+        text = f"none of {listed(others)} has fetched lately: is it running?"
+        if not others:
+            text = f"{core.local} is the only voter: add another one first"
         core.reply_to_change(event.reply_to, KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE, text)
     elif leader.transfer is not None:
-        text = "another transfer is under way"
+        text = "another transfer is under way: ask again when it is over"
         core.reply_to_change(event.reply_to, KafkaError.REQUEST_TIMED_OUT, text)
     else:
         wait_ms = min(event.timeout_ms, core.config.election_timeout_ms)

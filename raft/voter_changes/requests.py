@@ -37,7 +37,7 @@ def leader_of_request(core: Core, reply_to: int, cluster_id: str | None) -> Lead
 def queue(core: Core, leader: Leader, change: VoterChange, refusal: Refusal | None) -> None:
     """Have a change wait for its turn, unless it is refused or too many wait already."""
     if refusal is None and len(leader.changes) >= MAX_CHANGES:
-        text = f"{MAX_CHANGES} changes of the voters wait already"
+        text = f"{MAX_CHANGES} changes of the voters wait already: ask again later"
         refusal = Refusal(KafkaError.REQUEST_TIMED_OUT, text)
     if refusal is not None:
         core.reply_to_change(change.reply_to, *refusal)

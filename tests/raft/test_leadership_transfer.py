@@ -70,7 +70,7 @@ def test_why_nobody_can_take_over_is_said() -> None:
     text = refused(transfer(bench, key(3)))[1]
     assert text == f"none of {key(3)} has fetched lately: is it running?"
     text = refused(transfer(leading(1), None))[1]
-    assert text == "none of no other voter has fetched lately: is it running?"
+    assert text == f"{key(1)} is the only voter: add another one first"
 
 
 def test_a_transfer_ends_when_its_time_is_up_or_the_next_time_that_anything_happens() -> None:

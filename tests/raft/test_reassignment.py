@@ -388,7 +388,10 @@ def test_one_transfer_at_a_time() -> None:
     bench.step(AppendRequested(1, 1))
     assert transfer(bench, key_of(3)) is None
     again = refused(transfer(bench, key_of(2)))
-    assert again == ("REQUEST_TIMED_OUT", "another transfer is under way")
+    assert again == (
+        "REQUEST_TIMED_OUT",
+        "another transfer is under way: ask again when it is over",
+    )
 
 
 def test_a_successor_has_fetched_within_the_fetch_timeout() -> None:

@@ -441,7 +441,8 @@ def test_too_many_requests_do_not_wait() -> None:
     bench = leading()
     for _ in range(100):
         assert add(bench, key_of(4)) is None
-    assert "100 changes of the voters wait already" in refused(add(bench, key_of(4)))[1]
+    text = refused(add(bench, key_of(4)))[1]
+    assert text == "100 changes of the voters wait already: ask again later"
     assert refused(add(bench, key_of(2)))[0] == "DUPLICATE_VOTER", "it would not wait"
 
 
