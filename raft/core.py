@@ -192,10 +192,6 @@ class Core:
         """Have this written to the node's log: something was ignored or refused, or is wrong."""
         self.effects.append(Report(reason=reason))
 
-    def reply(self, reply_to: int, reply: Reply) -> None:
-        """Reply to a request; the reply leaves once the quorum state that it speaks of is on disk."""
-        self.effects.append(SendReply(reply_to, reply, self.writes.state))
-
     def complete_writes(self, write: int) -> bool:
         """Note that everything up to `write` is on disk. Returns True if the synced end moved."""
         writes, log = self.writes, self.log
@@ -278,29 +274,17 @@ class Core:
         self.requests.backoffs.clear()
         self.effects.append(CancelHeldRequests())
 
-    # -- transitions
+    # -- replies
 
-    def random_election_timeout_ms(self) -> int:
-        """Fresh, uniform in [E, 2E), so that elections rarely collide (KIP-595)."""
-        return self.config.election_timeout_ms + self.draw(self.config.election_timeout_ms)
+    def reply(self, reply_to: int, reply: Reply) -> None:
+        """Reply to a request; the reply leaves once the quorum state that it speaks of is on disk."""
+        self.effects.append(SendReply(reply_to, reply, self.writes.state))
 
     def reply_to_change(
         self, reply_to: int, error: KafkaError | None = None, message: str | None = None
     ) -> None:
         """Reply to a request to change voters or leader."""
         self.reply(reply_to, VoterChangeReply(**self.reply_fields(error), message=message))
-
-    def announce(self, reason: str) -> None:
-        """Tell the node which role, epoch and leader there is now, and why."""
-        self.effects.append(
-            AnnounceRole(
-                role=self.role, epoch=self.epoch, leader_id=self.leader_id, reason=str(reason)
-            )
-        )
-
-    def announce_voters(self) -> None:
-        """Tell the node that the latest voter set has changed."""
-        self.effects.append(AnnounceVoters(voters=self.voters))
 
     def refuse_fetch(
         self, reply_to: int, error: KafkaError | None, top_level_error: KafkaError | None = None
@@ -323,6 +307,24 @@ class Core:
     def leader_endpoints_for_replies(self) -> tuple[Endpoint, ...]:
         """Endpoints of the leader, for replicas that ask this one; empty if it is not known."""
         return () if self.leader is None else self.endpoints_of(self.leader)
+
+    # -- role and leader
+
+    def random_election_timeout_ms(self) -> int:
+        """Fresh, uniform in [E, 2E), so that elections rarely collide (KIP-595)."""
+        return self.config.election_timeout_ms + self.draw(self.config.election_timeout_ms)
+
+    def announce(self, reason: str) -> None:
+        """Tell the node which role, epoch and leader there is now, and why."""
+        self.effects.append(
+            AnnounceRole(
+                role=self.role, epoch=self.epoch, leader_id=self.leader_id, reason=str(reason)
+            )
+        )
+
+    def announce_voters(self) -> None:
+        """Tell the node that the latest voter set has changed."""
+        self.effects.append(AnnounceVoters(voters=self.voters))
 
     @property
     def has_leader_contact(self) -> bool:
@@ -359,10 +361,10 @@ class Core:
     def is_bootstrapping(self) -> bool:
         """True until the first voters are known, for ever (KIP-856, bootstrapping).
 
-        Known by id only, they are once the log's first set is committed: clients write nothing before, so
-        that nothing can be lost to a set that not all voters know; and what they have written shows that it
-        was. Named with storage ids, they are from
-        the start, and the set is committed like anything else.
+        Voters that configuration names by id alone are known once the log's first set is committed. Clients
+        write nothing before, so that nothing can be lost to a set that not all voters know; what clients have
+        written therefore shows that the set was committed. Voters that are named with storage ids are known
+        from the start, and the set is committed like anything else.
         """
         if self.config.is_kafka_log:
             return False

@@ -106,7 +106,7 @@ class Fetch:
 
     epoch: int
     position: OffsetAndEpoch
-    high_watermark: int | None
+    high_watermark: int
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """A leader's knowledge of every other replica: how far its log is on disk, and when it fetched.
 
-FetchProgress is kept by id and storage id (KIP-856). Source: KIP-595, Fetch request handling.
+There is a `FetchProgress` for each id and storage id (KIP-856). Source: KIP-595, Fetch request handling.
 """
 
 from __future__ import annotations

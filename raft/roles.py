@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, Voter
 
@@ -139,7 +140,7 @@ class Transfer:
     deadline_ms: int
 
 
-PLACES_MS = 60_000
+MOVE_REMEMBERED_MS: Final = 60_000
 """Time for which a leader remembers that a voter was at another place."""
 
 

@@ -1,6 +1,6 @@
-"""A replica that has less than its leader's log starts with copies the leader's newest snapshot.
+"""A replica that lacks records which its leader's log does not have any more copies the newest snapshot.
 
-It does so chunk by chunk, has the copy verified, and only then gives up its own log for it. Sources:
+The replica copies chunk by chunk, has the copy verified, and only then gives up its own log for it. Sources:
 KIP-595 (log compaction and snapshots), KIP-630, KIP-856 (snapshots).
 """
 

@@ -11,7 +11,7 @@ from quorumd.raft.events import LogDeletionRequested, SnapshotTaken
 
 
 def on_snapshot_taken(core: Core, event: SnapshotTaken) -> None:
-    """From now on it can be offered, and what it stands for be cleaned.
+    """From now on the snapshot can be offered, and the records below its end can be deleted.
 
     A log that was reset meanwhile may be behind a newer one already.
     """

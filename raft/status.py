@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from quorumd.raft.bootstrap import bootstrap_problem
 from quorumd.raft.core import Core
 from quorumd.raft.replica_progress import progress_of
-from quorumd.raft.roles import PLACES_MS, Candidate, FetchProgress, Leader, Prospective, Role
+from quorumd.raft.roles import (
+    MOVE_REMEMBERED_MS,
+    Candidate,
+    FetchProgress,
+    Leader,
+    Prospective,
+    Role,
+)
 from quorumd.raft.startup import is_voter_by_mistake, unexpected_voters
 from quorumd.raft.types import OffsetAndEpoch, ReplicaKey, SnapshotId, Voter, VoterSet
 from quorumd.raft.voter_changes.reassignment import reassignment_waits_for
@@ -142,7 +149,7 @@ def _running_twice(core: Core, leader: Leader) -> tuple[str, ...]:
         f"voter {key} is reached in turn at {listed(move.former.endpoints)} and at {listed(now.endpoints)}"
         for key, move in leader.moves.items()
         if move.returns > 1
-        and core.now_ms < move.at_ms + PLACES_MS
+        and core.now_ms < move.at_ms + MOVE_REMEMBERED_MS
         and (now := core.voters.find(key)) is not None
     )
 

@@ -21,7 +21,7 @@ from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import UpdateVoterRequested
 from quorumd.raft.leader_discovery import is_foreign
 from quorumd.raft.replica_progress import MAX_OBSERVERS, longest_silent
-from quorumd.raft.roles import PLACES_MS, Leader, Move
+from quorumd.raft.roles import MOVE_REMEMBERED_MS, Leader, Move
 from quorumd.raft.types import Voter
 from quorumd.raft.voter_changes.checks import pending_change_problem, voter_problem
 from quorumd.raft.voter_changes.requests import leader_of_request
@@ -84,7 +84,7 @@ def _note_move(core: Core, leader: Leader, voter: Voter) -> None:
     former, last = core.voters.find(voter.key), leader.moves.get(voter.key)
     assert former is not None, "only voters move"
     returns = 0
-    if last is not None and last.former == voter and core.now_ms < last.at_ms + PLACES_MS:
+    if last is not None and last.former == voter and core.now_ms < last.at_ms + MOVE_REMEMBERED_MS:
         returns = last.returns + 1
     leader.moves[voter.key] = Move(former, core.now_ms, returns)
 

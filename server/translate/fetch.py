@@ -249,7 +249,7 @@ class FetchRequestFrames:
                 max_wait_ms=self._max_wait_ms,
             )
         offset, epoch = request.position
-        known = id_or_minus_one(request.high_watermark)
+        known = request.high_watermark
         return writer.encode(correlation_id, request.epoch, offset, epoch, max_bytes, known)
 
 

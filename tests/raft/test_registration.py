@@ -10,7 +10,7 @@ from quorumd.raft.control import VotersRecord
 from quorumd.raft.effects import AddVoter, RemoveVoter, UpdateVoter
 from quorumd.raft.events import LeaderHint, TimerFired, VoterChangeResponseReceived
 from quorumd.raft.replica_progress import MAX_OBSERVERS
-from quorumd.raft.roles import PLACES_MS, Role
+from quorumd.raft.roles import MOVE_REMEMBERED_MS, Role
 from quorumd.raft.types import ReplicaKey, Voter
 from tests.raft.changes import FREE, MOVED, add, fetch_all, leading, refused, update, written
 from tests.raft.harness import (
@@ -177,7 +177,7 @@ def test_a_voter_that_is_at_two_places_in_turn_runs_twice() -> None:
     assert [say(1), say(2)] == [(), ()], "it was moved and moved back"
     [text] = say(3)
     assert f"voter {key_of(3)} is reached in turn at CONTROLLER://host3:9093 and at " in text
-    for _ in range(PLACES_MS // 500):
+    for _ in range(MOVE_REMEMBERED_MS // 500):
         bench.wait(500)
         fetch_all(bench)
     assert bench.node.status().running_twice == ()
