@@ -49,7 +49,7 @@ class BackupManifest:
     @property
     def segments(self) -> tuple[BackupFile, ...]:
         """Ascending by offset."""
-        return tuple(file for file in self.files if layout.parse_segment_name(file.name))
+        return tuple(file for file in self.files if not _is_snapshot(file.name))
 
     @property
     def snapshot(self) -> BackupFile | None:
@@ -125,8 +125,7 @@ def _file_from(fields: Any) -> BackupFile:
         size_bytes=_number(fields, "size_bytes"),
         sha256=_get(fields, "sha256", str),
     )
-    segment = layout.parse_segment_name(file.name)
-    if not _is_snapshot(file.name) and (segment is None or segment[1] != layout.LOG_SUFFIX):
+    if not _is_snapshot(file.name) and layout.parse_log_name(file.name) is None:
         raise ValueError(f"{file.name!r} is the name of no segment and no snapshot")
     if len(file.sha256) != _DIGEST_CHARACTERS:
         raise ValueError(f"the sha256 of {file.name} has {len(file.sha256)} characters")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from quorumd.storage.errors import DiskFull, from_os_error
+from quorumd.storage.layout import TEMPORARY_SUFFIX
 
 Buffer = bytes | memoryview
 
@@ -223,7 +224,7 @@ def replace_file(fs: FileSystem, path: Path, data: bytes) -> None:
     at most the .tmp file behind, which every opener of a directory deletes.
     Raises DiskFull (the old file is untouched), ReadOnlyDirectory, DiskFailed.
     """
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         handle = fs.open(temporary, writable=True, create=True)
         try:

@@ -13,6 +13,7 @@ Source: Apache Kafka 4.3, LogFileUtils, Snapshots and MetaPropertiesEnsemble.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from quorumd.raft.types import SnapshotId
@@ -101,12 +102,28 @@ def parse_segment_name(name: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2]) if match and int(match[1]) <= _OFFSET_MAX else None
 
 
+def parse_log_name(name: str) -> int | None:
+    """First offset of a segment's `.log` file, or None for any other name."""
+    parsed = parse_segment_name(name)
+    return parsed[0] if parsed is not None and parsed[1] == LOG_SUFFIX else None
+
+
+def segment_bases(names: Iterable[str]) -> list[int]:
+    """The first offsets of the segments among the names in a directory, ascending."""
+    return sorted(base for base in map(parse_log_name, names) if base is not None)
+
+
 def parse_snapshot_name(name: str) -> SnapshotId | None:
     """The id of a complete snapshot, or None for any other name."""
     match = _SNAPSHOT.fullmatch(name)
     if match is None or int(match[1]) > _OFFSET_MAX or int(match[2]) > _EPOCH_MAX:
         return None
     return SnapshotId(int(match[1]), int(match[2]))
+
+
+def snapshot_ids(names: Iterable[str]) -> list[SnapshotId]:
+    """The ids of the complete snapshots among the names in a directory, ascending."""
+    return sorted(filter(None, map(parse_snapshot_name, names)))
 
 
 def is_part(name: str) -> bool:
@@ -134,5 +151,5 @@ def is_temporary(name: str) -> bool:
     stem = name.removesuffix(TEMPORARY_SUFFIX)
     if stem == name:
         return False
-    segment = parse_segment_name(stem)
-    return stem in _KNOWN or (segment is not None and segment[1] != LOG_SUFFIX)
+    is_index = parse_segment_name(stem) is not None and parse_log_name(stem) is None
+    return stem in _KNOWN or is_index

@@ -22,7 +22,7 @@ from quorumd.storage.batch_walk import (
     walk,
 )
 from quorumd.storage.errors import DamagedLog, UnsuitableOffset, from_os_error
-from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.filesystem import FileSystem, file_size
 from quorumd.storage.index import indexed_position
 from quorumd.storage.write_marker import LEADING_ZEROS
 from quorumd.wire.errors import CorruptBatch
@@ -204,11 +204,7 @@ class LogRange:
     def _file_bytes(self, base_offset: int) -> int:
         path = layout.log_path(self._directory, base_offset)
         try:
-            handle = self._fs.open(path)
-            try:
-                return self._fs.size(handle)
-            finally:
-                self._fs.close(handle)
+            return file_size(self._fs, path)
         except OSError as error:
             raise from_os_error(error, path, "reading") from error
 
@@ -218,5 +214,4 @@ def _segment_bases(fs: FileSystem, directory: Path) -> list[int]:
         names = fs.listdir(directory)
     except OSError as error:
         raise from_os_error(error, directory, "reading the directory") from error
-    parsed = (layout.parse_segment_name(name) for name in names)
-    return sorted(found[0] for found in parsed if found and found[1] == layout.LOG_SUFFIX)
+    return layout.segment_bases(names)

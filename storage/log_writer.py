@@ -144,10 +144,9 @@ class LogWriter:
         Raises DiskFull, after which nothing of them is in the log; ValueError if a chunk does not
         continue the log or is no whole batches, likewise; DiskFailed.
         """
-        active = self._table.active
-        end_offset = active.end_offset
+        end_offset = self._table.end_offset
         try:
-            run = _Run(active, _index_of(active))
+            run = self._new_run()
             for chunk in chunks:
                 run = self._place(run, chunk)
             self._flush(run)

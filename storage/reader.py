@@ -157,7 +157,7 @@ def find_files(path: Path, fs: FileSystem | None = None) -> list[LogFile]:
     if layout.PARTITION_DIRECTORY in names:
         return find_files(path / layout.PARTITION_DIRECTORY, fs)
     snapshots = [name for name in names if layout.parse_snapshot_name(name)]
-    segments = [name for name in names if layout.parse_segment_name(name) and name.endswith(".log")]
+    segments = [name for name in names if layout.parse_log_name(name) is not None]
     if not snapshots and not segments:
         raise StorageError(
             "no segments (<20 digits>.log) and no snapshots in this directory",

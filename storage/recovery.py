@@ -57,7 +57,7 @@ from quorumd.storage.index_checks import FoundSegment, IndexChecks
 from quorumd.storage.log_writer import new_segment
 from quorumd.storage.recovery_report import RecoveryReport
 from quorumd.storage.segment import Segment, write_indexes
-from quorumd.storage.segment_removal import empty_log, segment_bases
+from quorumd.storage.segment_removal import empty_log
 from quorumd.storage.torn_tail import Tail, examine_tail, has_unwritten_sector
 from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import BatchHeader
@@ -144,7 +144,7 @@ class _Inspection:
     _epoch: int | None = None
 
     def run(self) -> None:
-        bases = segment_bases(self.names)
+        bases = layout.segment_bases(self.names)
         if bases:
             self._check_start(bases[0])
             self.start_offset = self.end_offset = bases[0]
@@ -169,8 +169,8 @@ class _Inspection:
     def _check_start(self, base_offset: int) -> None:
         if not base_offset or any(end >= base_offset for end, _ in self.snapshots):
             return
-        parsed = (layout.parse_snapshot_name(name) for name in self.names)
-        unsound = [found for found in parsed if found and found[0] >= base_offset]
+        named = layout.snapshot_ids(self.names)
+        unsound = [each for each in named if each.end_offset >= base_offset]
         why = "no snapshot holds what was before: earlier segments are missing"
         if unsound:
             name = layout.snapshot_path(self.directory, unsound[0]).name
@@ -191,8 +191,7 @@ class _Inspection:
         return end_offset <= self.end_offset and epoch_at(self.epochs, end_offset - 1) == epoch
 
     def _check_snapshots(self) -> None:
-        parsed = (layout.parse_snapshot_name(name) for name in self.names)
-        named = max((found for found in parsed if found), key=_by_epoch, default=_NO_SNAPSHOT)
+        named = max(layout.snapshot_ids(self.names), key=_by_epoch, default=_NO_SNAPSHOT)
         if named != self.newest and not (self._holds(named) and self._holds(self.newest)):
             raise DamagedLog(
                 f"the log, which ends at offset {self.end_offset}, does not hold what this snapshot"
@@ -366,7 +365,7 @@ class _Inspection:
 
     def _check_next(self, segment: Segment) -> None:
         """Zeros behind the data are no damage where only an empty file makes a segment not the last."""
-        *_, last_but_one, base_offset = segment_bases(self.names)
+        *_, last_but_one, base_offset = layout.segment_bases(self.names)
         path = layout.log_path(self.directory, base_offset)
         if segment.base_offset == last_but_one and not file_size(self.fs, path):
             raise DamagedLog(

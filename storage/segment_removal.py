@@ -20,12 +20,6 @@ from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.segment import fsync_failed
 
 
-def segment_bases(names: list[str]) -> list[int]:
-    """The first offsets of the segments among the names in a directory, ascending."""
-    parsed = (layout.parse_segment_name(name) for name in names)
-    return sorted(found[0] for found in parsed if found and found[1] == layout.LOG_SUFFIX)
-
-
 def remove_segment(fs: FileSystem, directory: Path, base_offset: int) -> None:
     """Deletes the files of a segment, durably. Raises DiskFailed."""
     log_path = layout.log_path(directory, base_offset)
@@ -44,7 +38,7 @@ def empty_log(fs: FileSystem, directory: Path, end_offset: int) -> None:
     segment at all. Raises DiskFull, DiskFailed.
     """
     try:
-        bases = segment_bases(fs.listdir(directory)) or [end_offset]
+        bases = layout.segment_bases(fs.listdir(directory)) or [end_offset]
     except OSError as error:
         raise from_os_error(error, directory, "emptying the log") from error
     while len(bases) > 1:

@@ -64,7 +64,7 @@ class SnapshotStore:
         except OSError as error:
             raise from_os_error(error, self._directory, "reading the directory") from error
         found = []
-        for snapshot_id in sorted(filter(None, map(layout.parse_snapshot_name, names))):
+        for snapshot_id in layout.snapshot_ids(names):
             try:
                 found.append(read_facts(self._fs, self.path(snapshot_id), snapshot_id))
             except DamagedSnapshot as error:

@@ -17,7 +17,6 @@ from quorumd.storage.epoch_checkpoint import EpochStart, epoch_at, epochs_from, 
 from quorumd.storage.errors import RESTORE, DamagedFile, Misplaced, StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, read_file
 from quorumd.storage.quorum_state import load_quorum_state
-from quorumd.storage.segment_removal import segment_bases
 from quorumd.storage.snapshot_file import SnapshotFacts
 from quorumd.storage.verify.report import TRIES_MAX, Finding, VerifyReport, finding_of, settled
 from quorumd.storage.verify.segment import SegmentFacts, walk_segment
@@ -107,8 +106,8 @@ class _Pass:
     def run(self) -> None:
         """Raises OSError, StorageError."""
         self._names = self._fs.listdir(self._directory)
-        self._bases = segment_bases(self._names)
-        self._snapshot_ends.update(each.end_offset for each in _snapshots_of(self._names))
+        self._bases = layout.segment_bases(self._names)
+        self._snapshot_ends.update(each.end_offset for each in layout.snapshot_ids(self._names))
         if not self._is_backup:
             self._read_state()
             self._epochs_files.append(self._read_epochs())
@@ -123,7 +122,7 @@ class _Pass:
 
     def has_changed(self) -> bool:
         """True if a segment has gone since this began."""
-        bases = segment_bases(self._fs.listdir(self._directory))
+        bases = layout.segment_bases(self._fs.listdir(self._directory))
         return not set(self._bases) <= set(bases)
 
     def notes(self) -> list[str]:
@@ -182,7 +181,7 @@ class _Pass:
 
     def _on_gone(self, base_offset: int) -> None:
         """Deleted meanwhile: at the start of the log by retention, at its end by a truncation."""
-        left = segment_bases(self._fs.listdir(self._directory))
+        left = layout.segment_bases(self._fs.listdir(self._directory))
         if left and base_offset < left[0]:
             self.facts = LogFacts()
             self._expected = None
@@ -314,7 +313,7 @@ class _Pass:
     def _check_snapshots(self) -> None:
         facts = self.facts
         names = self._fs.listdir(self._directory)
-        parsed = sorted(_snapshots_of(names))
+        parsed = layout.snapshot_ids(names)
         self._snapshot_ends.update(each.end_offset for each in parsed)
         for found in parsed:
             self._walk_snapshot(found)
@@ -381,10 +380,6 @@ class _Pass:
             position=0,
             offset=end_offset - 1,
         )
-
-
-def _snapshots_of(names: Sequence[str]) -> list[SnapshotId]:
-    return list(filter(None, map(layout.parse_snapshot_name, names)))
 
 
 def _epoch_text(entry: EpochStart) -> str:

@@ -24,7 +24,6 @@ from quorumd.storage.meta_properties import (
     read_meta_properties,
 )
 from quorumd.storage.quorum_state import missing_quorum_state
-from quorumd.storage.segment_removal import segment_bases
 from quorumd.storage.snapshot_file import SnapshotFacts, check_cluster
 from quorumd.storage.verify.backup import verify_backup
 from quorumd.storage.verify.log import LogFacts, verify_log
@@ -32,6 +31,9 @@ from quorumd.storage.verify.report import Finding, VerifyReport, finding_of, set
 from quorumd.storage.verify.segment import walk_segment
 from quorumd.storage.verify.snapshot import report_snapshot, walk_snapshot
 from quorumd.wire.schema import ZERO_UUID
+
+_NO_META = "Restore the file from a backup of this directory, or treat the disk as lost"
+_RESTORING = "Run the same `quorumd restore` again"
 
 
 class PathKind(Enum):
@@ -77,8 +79,7 @@ def find_subject(path: Path, fs: FileSystem | None = None) -> Subject:
 
 
 def _file_subject(fs: FileSystem, path: Path) -> Subject:
-    segment = layout.parse_segment_name(path.name)
-    if segment is not None and segment[1] == layout.LOG_SUFFIX:
+    if layout.parse_log_name(path.name) is not None:
         return Subject(PathKind.SEGMENT, path, _size(fs, path))
     if layout.parse_snapshot_name(path.name) is not None:
         return Subject(PathKind.SNAPSHOT, path, _size(fs, path))
@@ -108,9 +109,7 @@ def _directory_subject(fs: FileSystem, path: Path, names: list[str]) -> Subject:
 
 
 def _is_of_log(name: str) -> bool:
-    segment = layout.parse_segment_name(name)
-    is_segment = segment is not None and segment[1] == layout.LOG_SUFFIX
-    return is_segment or layout.parse_snapshot_name(name) is not None
+    return layout.parse_log_name(name) is not None or layout.parse_snapshot_name(name) is not None
 
 
 def _size_of_log(fs: FileSystem, directory: Path, names: list[str]) -> int:
@@ -179,10 +178,6 @@ def _check_meta(fs: FileSystem, storage_dir: Path, report: VerifyReport) -> Meta
     return None
 
 
-_NO_META = "Restore the file from a backup of this directory, or treat the disk as lost"
-_RESTORING = "Run the same `quorumd restore` again"
-
-
 def _check_cluster(
     log: Path, snapshot: SnapshotFacts, meta: MetaProperties, report: VerifyReport
 ) -> None:
@@ -194,12 +189,12 @@ def _check_cluster(
 
 def _verify_segment(fs: FileSystem, path: Path, report: VerifyReport) -> LogFacts:
     """A node writes to it only if no other segment follows, and if it is no part of a backup."""
-    named = layout.parse_segment_name(path.name)
-    assert named is not None, "it was found by its name"
+    base_offset = layout.parse_log_name(path.name)
+    assert base_offset is not None, "it was found by its name"
     try:
         names = fs.listdir(path.parent)
         is_backup = layout.BACKUP_MANIFEST in names
-        is_last = not is_backup and segment_bases(names)[-1:] == [named[0]]
+        is_last = not is_backup and layout.segment_bases(names)[-1:] == [base_offset]
         seen = settled(
             lambda: walk_segment(fs, path, report, is_last=is_last, has_indexes=not is_backup),
             report.pause,

@@ -161,12 +161,7 @@ def _backups_identity(fs: FileSystem, backup: Path) -> _Identity:
 def _replica(
     path: Path, directory: Path, names: list[str], identity: _Identity, *, is_node: bool
 ) -> Replica | None:
-    bases = sorted(
-        parsed[0]
-        for parsed in map(layout.parse_segment_name, names)
-        if parsed is not None and parsed[1] == layout.LOG_SUFFIX
-    )
-    snapshots = sorted(filter(None, map(layout.parse_snapshot_name, names)))
+    bases, snapshots = layout.segment_bases(names), layout.snapshot_ids(names)
     if not bases and not snapshots:
         return None
     return Replica(
