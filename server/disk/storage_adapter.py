@@ -154,7 +154,7 @@ class StorageAdapter:
         self._disk.submit(InstallSnapshot(effect.write, snapshot))
         self._on_installed(facts)
 
-    def clean(self, effect: DeleteLogPrefix) -> None:
+    def delete_prefix(self, effect: DeleteLogPrefix) -> None:
         kept = effect.snapshots
         self._disk.submit(DeleteFiles(effect.write, effect.start_offset, kept))
 

@@ -53,7 +53,7 @@ class PartitionStorage(Protocol):
     def store_chunk(self, effect: StoreSnapshotChunk) -> None: ...
     def drop_chunks(self, effect: DropSnapshot) -> None: ...
     def reset(self, effect: ResetLog) -> None: ...
-    def clean(self, effect: DeleteLogPrefix) -> None: ...
+    def delete_prefix(self, effect: DeleteLogPrefix) -> None: ...
     def flush(self) -> None:
         """The effects of this event are all there: let the disk begin."""
 
@@ -119,7 +119,7 @@ class Driver:
             DropSnapshot: records.drop_chunks,
             VerifySnapshot: lambda effect: listener.on_snapshot_copied(effect.snapshot),
             ResetLog: records.reset,
-            DeleteLogPrefix: records.clean,
+            DeleteLogPrefix: records.delete_prefix,
             SendRequest: send_request,
             SendReply: send_reply,
             CancelHeldRequests: self._cancel_held_requests,

@@ -1,4 +1,4 @@
-"""When a replica takes snapshots of its own; behind them `history_cleaner` deletes what is not needed.
+"""When a replica takes snapshots of its own; behind them `history_deletion` deletes what is not needed.
 
 A build runs in a subprocess, from files alone; here it is begun and watched, and its result handed to the
 rules. Triggers are bytes of new records, time, and operators. Every replica takes its own. One that turns
@@ -20,7 +20,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
 from quorumd.server.model.runtime import Reader, Runtime, TimerHandle
 from quorumd.server.model.snapshot_builds import Build, BuildFailed, BuildResult
-from quorumd.server.snapshots.history_cleaner import HistoryCleaner
+from quorumd.server.snapshots.history_deletion import HistoryDeletion
 from quorumd.server.snapshots.known_snapshots import KnownSnapshots
 from quorumd.server.snapshots.outgoing_copies import OutgoingCopies
 from quorumd.server.snapshots.settings import SnapshotSettings, WriteProgress
@@ -31,7 +31,7 @@ from quorumd.storage.snapshot_store import SnapshotStore
 
 LOG = Logger("snapshots")
 
-CLEAN_INTERVAL_S = 5.0
+DELETION_INTERVAL_S = 5.0
 RETRY_MIN_S, RETRY_MAX_S = 5.0, 60.0
 """After a build that failed, doubled with every further one; those that operators ask for do not count."""
 REST_RATIO, REST_MAX_S = 19, 60.0
@@ -100,7 +100,7 @@ class SnapshotManager:
         self._copies = OutgoingCopies(
             node, store, reader, runtime, settings.copier_silent_s, self.on_damage
         )
-        self.cleaner = HistoryCleaner(
+        self.deletion = HistoryDeletion(
             settings, node, log, runtime, self._known, self._copies, handle, self._is_building
         )
         self._alarm: TimerHandle | None = None
@@ -117,7 +117,7 @@ class SnapshotManager:
         """Give up what goes on."""
         self._is_closed = True
         self._copies.close()
-        self.cleaner.close()
+        self.deletion.close()
         if self._alarm is not None:
             self._alarm.cancel()
         if self._building is not None and self._building.build is not None:
@@ -136,13 +136,13 @@ class SnapshotManager:
                 LOG.warning("an unfinished snapshot stays", reason=str(error))
 
     def _arm(self) -> None:
-        wait_s = min(CLEAN_INTERVAL_S, self._settings.interval_s)
+        wait_s = min(DELETION_INTERVAL_S, self._settings.interval_s)
         self._alarm = self._runtime.call_at(self._runtime.monotonic_s() + wait_s, self._on_alarm)
 
     def _on_alarm(self) -> None:
         self._arm()
         self.build_if_due()
-        self.cleaner.clean()
+        self.deletion.delete_due()
 
     # -- the beginning of a build
 
@@ -318,7 +318,7 @@ class SnapshotManager:
         self._written.base = facts
         self._handle(SnapshotTaken(snapshot=facts.id))
         self._finished(facts.id)
-        self.cleaner.clean()
+        self.deletion.delete_due()
         # Records that came meanwhile may be enough for the next one.
         self.build_if_due()
 

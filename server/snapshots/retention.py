@@ -34,7 +34,7 @@ class Deletion(NamedTuple):
     snapshots_dropped: int
 
 
-def plan_cleaning(
+def plan_deletion(
     snapshots: Sequence[Deletable],
     segments: Sequence[Deletable],
     total_bytes: int,

@@ -283,7 +283,7 @@ class Host:
     def reset(self, effect: fx.ResetLog) -> None:
         raise AssertionError(NO_SNAPSHOTS)
 
-    def clean(self, effect: fx.DeleteLogPrefix) -> None:
+    def delete_prefix(self, effect: fx.DeleteLogPrefix) -> None:
         raise AssertionError(NO_SNAPSHOTS)
 
     def on_snapshot_copied(self, snapshot: SnapshotId) -> None:

@@ -164,7 +164,7 @@ def _truncation_is_not_synced(plant: Plant) -> None:
 
 @planted(
     "newest segments are deleted first",
-    "Cleaning deletes from the log's middle to its start, so that a power loss leaves a gap"
+    "Deletion goes from the log's middle to its start, so that a power loss leaves a gap"
     " (storage-format, deletion).",
     caught_by=["a sound disk is not refused"],
     seeds=24,

@@ -96,7 +96,7 @@ class World:
     def reset(self, effect: ResetLog) -> None:
         self.note(effect)
 
-    def clean(self, effect: DeleteLogPrefix) -> None:
+    def delete_prefix(self, effect: DeleteLogPrefix) -> None:
         self.note(effect)
 
     def flush(self) -> None:

@@ -91,7 +91,7 @@ class Surroundings:
         self.react(what)
 
     append_control = append_client = append_fetched = truncate = persist = note
-    store_chunk = drop_chunks = reset = clean = on_role = on_voters = note
+    store_chunk = drop_chunks = reset = delete_prefix = on_role = on_voters = note
 
     def flush(self) -> None:
         self.note("flush")

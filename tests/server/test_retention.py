@@ -14,7 +14,7 @@ from quorumd.server.snapshots.retention import (
     Deletable,
     Deletion,
     next_start,
-    plan_cleaning,
+    plan_deletion,
 )
 
 NOW_MS = 1_000_000
@@ -26,7 +26,7 @@ def plan(
     """Snapshots are (end offset, bytes), segments (end offset, bytes, newest ms)."""
     total = sum(size for _, size in snapshots) + sum(size for _, size, _ in segments)
     values = {"retention_bytes": None, "retention_ms": None} | limits
-    return plan_cleaning(
+    return plan_deletion(
         [Deletable(end, size, NOW_MS) for end, size in snapshots],
         [Deletable(*segment) for segment in segments],
         total,

@@ -39,12 +39,12 @@ def test_snapshots_count_for_the_size_that_is_kept() -> None:
     bench = Bench()
     sizes = sum(len(each) for each in bench.contents.values())
     segment = ClosedSegment(0, 5, 50, -1)
-    cleaner = bench.snapshots.cleaner
+    deletion = bench.snapshots.deletion
     log = SimpleNamespace(closed_segments=lambda: [segment], size_bytes=100)
-    cleaner._log = cast(Log, log)
+    deletion._log = cast(Log, log)
     for retention_bytes, deletes in ((sizes + 100, False), (sizes + 99, True)):
-        cleaner._settings = replace(cleaner._settings, retention_bytes=retention_bytes)
-        cleaner.clean()
+        deletion._settings = replace(deletion._settings, retention_bytes=retention_bytes)
+        deletion.delete_due()
         asked = [event for event in bench.events if isinstance(event, LogDeletionRequested)]
         assert asked == (
             [LogDeletionRequested(start_offset=5, snapshots=(OLD, NEW))] if deletes else []

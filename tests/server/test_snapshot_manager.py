@@ -23,7 +23,7 @@ from quorumd.server.model.runtime import Reader, Runtime
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.requests.take_snapshot import take_snapshot
 from quorumd.server.snapshots.manager import (
-    CLEAN_INTERVAL_S,
+    DELETION_INTERVAL_S,
     RESIGN_INTERVAL_S,
     RETRY_MAX_S,
     RETRY_MIN_S,
@@ -299,7 +299,7 @@ def test_what_was_due_while_the_processor_rested_is_built_without_new_records(
     bench.grow(40)
     bench.write(1000)
     bench.built(SnapshotId(30, 1))
-    bench.wait(rest_s + CLEAN_INTERVAL_S)
+    bench.wait(rest_s + DELETION_INTERVAL_S)
     assert bench.ends() == [30, 40]
 
 
@@ -309,7 +309,7 @@ def test_nothing_that_a_build_may_read_is_deleted_before_its_end(bench: Bench) -
     bench.built(SnapshotId(30, 1))
     bench.grow(40)
     bench.write(1000)
-    bench.wait(COPIER_SILENT_S + 2 * CLEAN_INTERVAL_S)
+    bench.wait(COPIER_SILENT_S + 2 * DELETION_INTERVAL_S)
     assert bench.log.snapshots == [OLD, NEW, SnapshotId(30, 1)]
     bench.built(SnapshotId(40, 1))
     assert bench.log.snapshots == [SnapshotId(30, 1), SnapshotId(40, 1)]
@@ -321,7 +321,7 @@ def test_of_several_snapshots_that_are_copied_the_oldest_stays_too(bench: Bench)
     bench.write(1000)
     bench.built(SnapshotId(30, 1))
     assert bench.log.snapshots == [OLD, NEW, SnapshotId(30, 1)]
-    bench.wait(COPIER_SILENT_S + 2 * CLEAN_INTERVAL_S)
+    bench.wait(COPIER_SILENT_S + 2 * DELETION_INTERVAL_S)
     assert bench.log.snapshots == [NEW, SnapshotId(30, 1)]
 
 

@@ -16,7 +16,7 @@ from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
 from quorumd.server.model.snapshot_builds import BuildResult
 from quorumd.server.requests.take_snapshot import SnapshotTaker, take_snapshot
 from quorumd.server.snapshots.known_snapshots import KnownSnapshots
-from quorumd.server.snapshots.manager import CLEAN_INTERVAL_S, RETRY_MAX_S, RETRY_MIN_S
+from quorumd.server.snapshots.manager import DELETION_INTERVAL_S, RETRY_MAX_S, RETRY_MIN_S
 from quorumd.server.snapshots.retention import SEGMENTS_AT_ONCE
 from quorumd.storage.layout import part_path
 from quorumd.storage.segment_table import ClosedSegment
@@ -136,7 +136,7 @@ def test_behind_the_end_nothing_begins() -> None:
         SimpleNamespace(end_offset=end, size_bytes=1, max_timestamp=START_MS - 2000)
         for end in range(1, NEW.end_offset)
     ]
-    bench.wait(CLEAN_INTERVAL_S)
+    bench.wait(DELETION_INTERVAL_S)
     event = bench.events[-1]
     assert isinstance(event, LogDeletionRequested)
     assert event.start_offset == SEGMENTS_AT_ONCE
@@ -260,7 +260,7 @@ def test_a_repair_that_went_well_ends_the_series_of_those_that_failed(bench: Ben
 def test_nothing_is_known_any_more_of_what_was_deleted() -> None:
     bench = Bench(retention_ms=1000)
     bench.closed[:] = [ClosedSegment(0, NEW.end_offset, 100, 0)]
-    bench.wait(CLEAN_INTERVAL_S)
+    bench.wait(DELETION_INTERVAL_S)
     assert bench.log.snapshots == [NEW]
     assert bench.copy(OLD)
     assert bench.copy(NEW)

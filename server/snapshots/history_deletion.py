@@ -13,7 +13,7 @@ from quorumd.server.model.logs import Logger
 from quorumd.server.model.runtime import Runtime, TimerHandle
 from quorumd.server.snapshots.known_snapshots import KnownSnapshots
 from quorumd.server.snapshots.outgoing_copies import OutgoingCopies
-from quorumd.server.snapshots.retention import Deletable, next_start, plan_cleaning
+from quorumd.server.snapshots.retention import Deletable, next_start, plan_deletion
 from quorumd.server.snapshots.settings import SnapshotSettings
 from quorumd.storage.log import Log
 
@@ -23,7 +23,7 @@ SHARE_PAUSE_S = 0.1
 """Between one share of what is to be deleted and the next."""
 
 
-class HistoryCleaner:
+class HistoryDeletion:
     """See the module's docstring. Belongs to the event loop's thread."""
 
     def __init__(
@@ -54,7 +54,7 @@ class HistoryCleaner:
         if self._next_share is not None:
             self._next_share.cancel()
 
-    def clean(self) -> None:
+    def delete_due(self) -> None:
         """Ask the rules to let go what retention says, unless a build reads it now."""
         if self._is_building() or self._node.newest_snapshot is None:
             return
@@ -68,7 +68,7 @@ class HistoryCleaner:
             Deletable(segment.end_offset, segment.size_bytes, segment.max_timestamp)
             for segment in self._log.closed_segments()
         ]
-        plan = plan_cleaning(
+        plan = plan_deletion(
             snapshots,
             segments,
             self._log.size_bytes + sum(snapshot.size_bytes for snapshot in snapshots),
@@ -89,8 +89,8 @@ class HistoryCleaner:
             self._copies.keep(self._known.facts.keys())
         if start_offset < plan.start_offset and self._next_share is None:
             at_s = self._runtime.monotonic_s() + SHARE_PAUSE_S
-            self._next_share = self._runtime.call_at(at_s, self._clean_next_share)
+            self._next_share = self._runtime.call_at(at_s, self._delete_next_share)
 
-    def _clean_next_share(self) -> None:
+    def _delete_next_share(self) -> None:
         self._next_share = None
-        self.clean()
+        self.delete_due()

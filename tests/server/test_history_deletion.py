@@ -6,8 +6,8 @@ import pytest
 
 from quorumd.raft.events import Event, LogDeletionRequested
 from quorumd.raft.types import SnapshotId
-from quorumd.server.snapshots.history_cleaner import SHARE_PAUSE_S
-from quorumd.server.snapshots.manager import CLEAN_INTERVAL_S
+from quorumd.server.snapshots.history_deletion import SHARE_PAUSE_S
+from quorumd.server.snapshots.manager import DELETION_INTERVAL_S
 from quorumd.server.snapshots.retention import SEGMENTS_AT_ONCE
 from quorumd.storage.segment_table import ClosedSegment
 from tests.server.test_snapshot_manager import NEW, Bench
@@ -16,7 +16,7 @@ DUE = NEW.end_offset
 FIRST, SECOND = SEGMENTS_AT_ONCE, min(2 * SEGMENTS_AT_ONCE, DUE)
 
 
-class Cleaning(Bench):
+class Deleting(Bench):
     """A node with a segment for each offset below its newest snapshot, all of them too old."""
 
     def __init__(self) -> None:
@@ -39,34 +39,34 @@ class Cleaning(Bench):
 
 
 @pytest.fixture
-def cleaning() -> Cleaning:
-    bench = Cleaning()
-    bench.wait(CLEAN_INTERVAL_S)
+def deleting() -> Deleting:
+    bench = Deleting()
+    bench.wait(DELETION_INTERVAL_S)
     return bench
 
 
-def test_what_is_due_goes_a_share_at_a_time(cleaning: Cleaning) -> None:
-    assert cleaning.starts() == [FIRST]
-    cleaning.deleted()
-    cleaning.wait(SHARE_PAUSE_S)
-    assert cleaning.starts() == [FIRST, SECOND]
-    cleaning.deleted()
-    cleaning.wait(3 * CLEAN_INTERVAL_S)
-    assert cleaning.starts() == [FIRST, SECOND], "nothing is left that is due"
+def test_what_is_due_goes_a_share_at_a_time(deleting: Deleting) -> None:
+    assert deleting.starts() == [FIRST]
+    deleting.deleted()
+    deleting.wait(SHARE_PAUSE_S)
+    assert deleting.starts() == [FIRST, SECOND]
+    deleting.deleted()
+    deleting.wait(3 * DELETION_INTERVAL_S)
+    assert deleting.starts() == [FIRST, SECOND], "nothing is left that is due"
 
 
-def test_a_share_waits_for_a_disk_that_is_slow(cleaning: Cleaning) -> None:
-    cleaning.wait(3 * CLEAN_INTERVAL_S)
-    assert cleaning.starts() == [FIRST]
-    cleaning.deleted()
-    cleaning.wait(SHARE_PAUSE_S)
-    assert cleaning.starts() == [FIRST, SECOND]
+def test_a_share_waits_for_a_disk_that_is_slow(deleting: Deleting) -> None:
+    deleting.wait(3 * DELETION_INTERVAL_S)
+    assert deleting.starts() == [FIRST]
+    deleting.deleted()
+    deleting.wait(SHARE_PAUSE_S)
+    assert deleting.starts() == [FIRST, SECOND]
 
 
-def test_a_build_that_begins_meanwhile_keeps_the_rest(cleaning: Cleaning) -> None:
-    cleaning.write(1000)
-    cleaning.deleted()
-    cleaning.wait(3 * CLEAN_INTERVAL_S)
-    assert cleaning.starts() == [FIRST]
-    cleaning.built(SnapshotId(30, 1))
-    assert cleaning.starts() == [FIRST, SECOND]
+def test_a_build_that_begins_meanwhile_keeps_the_rest(deleting: Deleting) -> None:
+    deleting.write(1000)
+    deleting.deleted()
+    deleting.wait(3 * DELETION_INTERVAL_S)
+    assert deleting.starts() == [FIRST]
+    deleting.built(SnapshotId(30, 1))
+    assert deleting.starts() == [FIRST, SECOND]
