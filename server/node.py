@@ -35,7 +35,13 @@ from quorumd.server.requests.raft_gate import RaftGate
 from quorumd.server.snapshots.settings import SnapshotSettings
 from quorumd.server.translate.fetch import FETCH_MAX_WAIT_MS
 from quorumd.storage.directory import Directory
-from quorumd.storage.errors import DamagedFile, DamagedLog, DamagedSnapshot, StorageError
+from quorumd.storage.errors import (
+    EXIT_FAILED,
+    DamagedFile,
+    DamagedLog,
+    DamagedSnapshot,
+    StorageError,
+)
 from quorumd.storage.filesystem import FileSystem
 from quorumd.storage.layout import META_PROPERTIES
 from quorumd.storage.log import Log
@@ -55,7 +61,6 @@ LOG = Logger("node")
 
 TAIL_CACHE_BYTES = 16 * 2**20
 CLOSE_GRACE_S = 2.0
-EXIT_FAILED = 1
 WARM_AFTER_S = 2.0
 """Delay of preparing the codecs that no election needs, from the start; a request before compiles its own."""
 WARM_PAUSE_S = 0.02

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from quorumd.config.model import Config
 from quorumd.config.tls import SecurityProtocol
+from quorumd.config.tls_port import HTTP
 from quorumd.raft.types import Address
 from quorumd.server.net.connection import Connection
 
@@ -40,7 +41,7 @@ def access_as_json(
         found["http"] = {
             "address": str(config.http_listen),
             "protocol": _protocol(is_tls),
-            **(tls.http_status() if is_tls and tls is not None else {}),
+            **(tls.status(HTTP) if is_tls and tls is not None else {}),
         }
     return found
 

@@ -246,7 +246,7 @@ class NodeTls:
             )
 
     def status(self, name: str) -> dict[str, object]:
-        """A listener's part of `/status`, beside its protocol."""
+        """Part of `/status` about a listener, or about HTTP, beside its protocol."""
         side = self._sides[name]
         return {
             "client_auth": side.port.tls.ssl_client_auth.value,
@@ -261,10 +261,6 @@ class NodeTls:
             ],
             "reload_problems": list(side.watched.problems),
         }
-
-    def http_status(self) -> dict[str, object]:
-        """The same of HTTP, which is TLS."""
-        return self.status(HTTP)
 
 
 class _HttpWatch:

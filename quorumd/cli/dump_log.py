@@ -11,13 +11,13 @@ import click
 
 from quorumd.cli.options import output_option
 from quorumd.cli.paths import EXIT_DAMAGED, print_error, read_progress, worst_exit_code
+from quorumd.cli.program import EXIT_FAILED
 
 if TYPE_CHECKING:
     from quorumd.cli.dump_format import DumpFormat
     from quorumd.cli.dump_reader import VoterHistory
     from quorumd.storage.reader import LogFile
 
-EXIT_FAILED = 1
 
 _HELP = """Show what is in segments, snapshots and indexes.
 

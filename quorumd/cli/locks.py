@@ -17,12 +17,12 @@ from quorumd.cli.options import (
     timeout_option,
     to_ms,
 )
+from quorumd.cli.program import EXIT_FAILED
 from quorumd.cli.text import aligned, duration_text, printable, to_json
 
 if TYPE_CHECKING:
     from quorumd.client import Claimant, ClaimedName, ClaimKind
 
-EXIT_FAILED = 1
 _COLUMNS: tuple[str, ...] = (
     *("NAME", "STATE", "TOKEN", "OWNER", "HOST", "PID", "SINCE", "TTL", "RENEWED", "COMMENT"),
 )

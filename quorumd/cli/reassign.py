@@ -19,6 +19,7 @@ from quorumd.cli.options import (
     run_async,
     to_ms,
 )
+from quorumd.cli.program import EXIT_FAILED
 from quorumd.cli.reassign_view import shown_reassignment, state_as_dict, state_lines
 from quorumd.cli.text import to_json
 from quorumd.cli.wait_display import run_change, shown_while_waiting
@@ -26,7 +27,6 @@ from quorumd.cli.wait_display import run_change, shown_while_waiting
 if TYPE_CHECKING:
     from quorumd.client.description import QuorumDescription
 
-EXIT_FAILED = 1
 _ID = re.compile(r"[0-9]{1,10}")
 _NONE = "no reassignment is under way"
 _GOES_ON = (

@@ -15,12 +15,12 @@ from quorumd.cli.options import (
     run_async,
     to_ms,
 )
+from quorumd.cli.program import EXIT_FAILED
 from quorumd.cli.text import aligned, to_json
 
 if TYPE_CHECKING:
     from quorumd.client.snapshot_admin import TakenSnapshot
 
-EXIT_FAILED = 1
 
 _HELP = """Have every voter take a snapshot of all that is committed, now.
 

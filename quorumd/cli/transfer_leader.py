@@ -14,12 +14,12 @@ from quorumd.cli.options import (
     timeout_option,
     to_ms,
 )
+from quorumd.cli.program import EXIT_FAILED
 from quorumd.cli.text import to_json
 
 if TYPE_CHECKING:
     from quorumd.client.admin import LeaderTransfer
 
-EXIT_FAILED = 1
 
 _HELP = """Have the leader hand over to another voter, and wait until that one can commit.
 

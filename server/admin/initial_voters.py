@@ -9,7 +9,15 @@ from collections.abc import Iterable
 
 from quorumd.config.errors import BadValue
 from quorumd.config.values import voters
-from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet, uuid_from_text, uuid_to_text
+from quorumd.raft.types import (
+    Address,
+    Endpoint,
+    ReplicaKey,
+    Voter,
+    VoterSet,
+    uuid_from_text,
+    uuid_to_text,
+)
 
 FORM = "id@host:port:storage-id, such as 1@db1.example.com:9093:JEXY6aqzQY-32P5TStzaFg"
 
@@ -42,12 +50,8 @@ def parse_initial_voters(text: str, listener: str) -> VoterSet:
 def render_initial_voters(initial: Iterable[Voter]) -> str:
     """The inverse, by the first endpoint of each."""
     return ",".join(
-        f"{voter.key.id}@{_host(voter.endpoints[0].host)}:{voter.endpoints[0].port}:"
+        f"{voter.key.id}@{Address(voter.endpoints[0].host, voter.endpoints[0].port)}:"
         f"{uuid_to_text(voter.key.uuid)}"
         for voter in initial
         if voter.key.uuid is not None
     )
-
-
-def _host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

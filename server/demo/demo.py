@@ -413,8 +413,7 @@ async def _wait_until_ready(nodes: Sequence[NodeFiles], process: subprocess.Pope
 
 def stop(directory: Path) -> bool:
     """Stop what runs in a directory, lost nodes too. False if nothing did. Raises DemoError."""
-    locks = [directory / DEMO_LOCK]
-    found = _end_holder(locks[0])
+    found = _end_holder(directory / DEMO_LOCK)
     if any((directory / f"node{node_id}.yaml").exists() for node_id in (1, 2, 3)):
         for node in read_nodes(directory):
             found = _end_holder(node.storage_dir / LOCK) or found

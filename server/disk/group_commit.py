@@ -231,8 +231,7 @@ class DiskLoop:
     def run(self) -> Generator[Pause, Jobs, None]:
         """Carry out all jobs, to the end. Each yield is a pause with its reason, see `Pause`.
 
-        After a step it is sent None. A failure is reported to the
-        listener and ends the loop.
+        After a step it is sent None. A failure is reported to the listener and ends the loop.
         """
         try:
             is_last = False

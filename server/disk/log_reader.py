@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from quorumd.server.model.runtime import OnUnreadable, told_first
+from quorumd.server.model.runtime import OnUnreadable, reporting_damage
 from quorumd.storage.log import Log
 
 T = TypeVar("T")
@@ -44,8 +44,8 @@ class LogReader:
         done: Callable[[bytes | BaseException], None],
     ) -> None:
         """The same from disk; `done` gets the bytes, or what went wrong, on the event loop."""
-        told = told_first(self._on_unreadable, done)
-        self.run(lambda: self._log.read(offset, max_bytes, end_offset), told)
+        reported = reporting_damage(self._on_unreadable, done)
+        self.run(lambda: self._log.read(offset, max_bytes, end_offset), reported)
 
     def run(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Run an action that reads the disk; `done` gets its result, or what went wrong."""

@@ -93,7 +93,6 @@ class Metrics:
         "peer_connections_opened",
         "refused",
         "requests",
-        "responses",
         "snapshots",
         "tls_handshakes",
         "truncated_records",
@@ -129,7 +128,6 @@ class Metrics:
         # its first event.
         self.requests = dict.fromkeys(APIS, 0)
         """Number of requests whose header has been understood, by api key."""
-        self.responses = 0
         self.peer_connections_opened = 0
         self.peer_connect_failures = 0
         self.peer_bytes_sent = 0

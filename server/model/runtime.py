@@ -52,7 +52,7 @@ OnUnreadable = Callable[[DamagedLog | DiskFailed], None]
 """Gets the damage that a read has found, or the failure of the disk."""
 
 
-def told_first(
+def reporting_damage(
     on_unreadable: OnUnreadable, done: Callable[[bytes | BaseException], None]
 ) -> Callable[[bytes | BaseException], None]:
     """`done`, before which `on_unreadable` hears of an outcome that is for it."""

@@ -41,7 +41,7 @@ class ClaimsReport:
         self._asking: asyncio.Task[Claims] | None = None
         self._known: Claims = {}
         self._known_at_s = -FRESH_S
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         """None: nobody looks."""
 
     async def newest(self, end_offset: int) -> Claims:
@@ -49,9 +49,9 @@ class ClaimsReport:
         words why nothing is."""
         if self._is_closed:
             return {}
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm = asyncio.get_running_loop().call_later(IDLE_S, self._end)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._end)
         if self._asking is None and self._clock_s() >= self._known_at_s + FRESH_S:
             self._asking = asyncio.create_task(self._ask(end_offset))
         if self._asking is not None:
@@ -72,9 +72,9 @@ class ClaimsReport:
             await self._killed.wait()
 
     def _end(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm, self._known = None, {}
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._known = None, {}
         self._kill()
 
     def _kill(self) -> None:
@@ -87,7 +87,7 @@ class ClaimsReport:
         try:
             if self._process is None:
                 self._process = await self._start()
-                if self._alarm is None:
+                if self._timer is None:
                     self._kill()
                     return {}
             to_process, from_process = self._process.stdin, self._process.stdout

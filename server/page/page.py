@@ -91,7 +91,7 @@ class QuorumPage:
         self._leader = LeaderView(source, clock_s)
         self._claims = ClaimsReport(source.storage_dir, clock_s)
         self._run = time.time_ns()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._target = _Seen[tuple[int, ...] | None](None, 0.0)
         self._leadership = _Seen[tuple[int | None, int]]((None, 0), 0.0)
         self._on_disk = _OnDisk()
@@ -119,12 +119,12 @@ class QuorumPage:
 
     async def close(self) -> None:
         """Remember no more, and leave no process behind."""
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         await self._claims.close()
 
     def _tick(self) -> None:
-        self._alarm = asyncio.get_running_loop().call_later(SAMPLE_S, self._tick)
+        self._timer = asyncio.get_running_loop().call_later(SAMPLE_S, self._tick)
         self._history.take(self._clock_s())
         self._watch()
 

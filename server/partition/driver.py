@@ -76,7 +76,7 @@ class PartitionListener(Protocol):
 
 
 class Timer(Protocol):
-    """One alarm: setting it again replaces the earlier one."""
+    """One timer: setting it again replaces the earlier one."""
 
     def set(self, deadline_ms: int) -> None: ...
 
@@ -177,7 +177,7 @@ class Driver:
             self._carry_out(held)
 
     def on_timer(self) -> None:
-        """The alarm went off; it may have been set for a deadline that has moved since."""
+        """The timer went off; it may have been set for a deadline that has moved since."""
         self._armed_ms = None
         if self._is_stopped:
             return
@@ -188,7 +188,7 @@ class Driver:
             self._arm()
 
     def catch_up(self) -> None:
-        """Take what is due before its alarm goes off: this process may have stood still for long."""
+        """Take what is due before its timer goes off: this process may have stood still for long."""
         if self._armed_ms is not None and self._armed_ms <= self._now_ms():
             self.on_timer()
 
@@ -221,7 +221,7 @@ class Driver:
         self._held = [held for held in self._held if not isinstance(held, SendRequest)]
 
     def _arm(self) -> None:
-        """Set the alarm if the next deadline is before it; a late alarm costs less than a reset."""
+        """Set the timer if the next deadline is before it; a late timer costs less than a reset."""
         deadline = self.node.next_deadline_ms()
         if deadline is not None and (self._armed_ms is None or deadline < self._armed_ms):
             self._armed_ms = deadline

@@ -1,4 +1,4 @@
-"""The driver's alarm on a runtime."""
+"""The driver's timer on a runtime."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quorumd.server.model.runtime import Runtime, TimerHandle
 
 
 class RuntimeTimer:
-    """One alarm of the runtime: setting it again replaces the earlier one."""
+    """One timer of the runtime: setting it again replaces the earlier one."""
 
     def __init__(self, runtime: Runtime, callback: Callable[[], None]) -> None:
         self._runtime = runtime

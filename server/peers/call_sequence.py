@@ -45,8 +45,8 @@ class CallSequence:
         self._versions: dict[int, tuple[int, int]] = {}
         self._pending: deque[PeerCall] = deque()
         """Those that have no response yet."""
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self.has_responded = False
         """The peer has responded on this connection."""
 
@@ -91,7 +91,7 @@ class CallSequence:
         self._pending.append(call)
         self._metrics.peer_bytes_sent += len(frame)
         self._transport.write(frame)
-        if self._alarm is None or deadline < self._alarm_at:
+        if self._timer is None or deadline < self._timer_at:
             self._arm(deadline)
 
     def take(self, frame: bytes, address: Address, *, is_trusted: bool) -> bool | None:
@@ -111,15 +111,15 @@ class CallSequence:
 
     def fail_all(self, reason: str) -> None:
         """No response comes any more."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         pending, self._pending = self._pending, deque()
         for sent in pending:
             sent.failed(reason, None)
 
-    def _on_alarm(self) -> None:
-        self._alarm = None
+    def _on_timer(self) -> None:
+        self._timer = None
         if not self._pending:
             return
         first = min(self._pending, key=lambda pending: pending.deadline)
@@ -129,7 +129,7 @@ class CallSequence:
             self._on_overdue(f"{self._name} did not respond in {first.timeout_ms} ms")
 
     def _arm(self, deadline: float) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm_at = deadline
-        self._alarm = self._loop.call_at(deadline, self._on_alarm)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._on_timer)

@@ -40,7 +40,7 @@ from quorumd.server.peers.fetch_call import FETCH, FETCH_VERSION_MAX, FetchCall,
 from quorumd.server.peers.forwarded_request import ForwardedRequest
 from quorumd.server.peers.peer_addresses import RESPONSES, PeerAddresses
 from quorumd.server.peers.peer_channel import request_frame
-from quorumd.server.peers.peer_links import TOLD, PeerLink, PeerLinks
+from quorumd.server.peers.peer_links import SHOWN_ERRORS, PeerLink, PeerLinks
 from quorumd.server.translate import elections, voter_changes
 from quorumd.server.translate.elections import BEGIN_QUORUM_EPOCH, END_QUORUM_EPOCH, VOTE
 from quorumd.server.translate.fetch import (
@@ -448,7 +448,9 @@ class Outbound(Fetching):
             LOG.warning("invalid response", peer=self._name(to), reason=str(error))
             event = RequestFailed(request_id=request_id, reason=str(error))
         links = self.links
-        if isinstance(event, RESPONSES) and (event.error in TOLD or links.is_told_of_responses):
+        if isinstance(event, RESPONSES) and (
+            event.error in SHOWN_ERRORS or links.may_forget_problems
+        ):
             cluster_id = self.node.cluster_id
             links.note_response(self._in_words(to), event.error, address, cluster_id)
         addresses, heard = self.addresses, event

@@ -29,7 +29,7 @@ LOG: Final = Logger("peers")
 NO_RIGHT: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name
 """A Kafka process ends at this error. A node asks again: an operator has to permit it."""
 FOREIGN: Final = ErrorCode.INCONSISTENT_CLUSTER_ID.name
-TOLD: Final = frozenset((NO_RIGHT, FOREIGN))
+SHOWN_ERRORS: Final = frozenset((NO_RIGHT, FOREIGN))
 """Errors of peers that an operator has to learn of."""
 
 
@@ -129,7 +129,7 @@ class PeerLinks:
         }
 
     @property
-    def is_told_of_responses(self) -> bool:
+    def may_forget_problems(self) -> bool:
         """True if the next response may end what is known of a peer."""
         return bool(self.refusals or self.hang_ups or self.strangers)
 

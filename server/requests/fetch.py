@@ -4,9 +4,9 @@ Only the leader responds, and only once a record of its own epoch is committed: 
 know everything that was committed under an earlier leader. A fetch with nothing to return waits for the
 high watermark, at most MaxWaitMs.
 
-A consumer with replica id -2, Kafka's debugging consumer, wants this replica's log: any replica responds
-it at once, up to what it knows to be committed itself, in Fetch and ListOffsets. Source: Kafka's consumer
-protocol; KIP-320, KIP-392.
+A consumer with replica id -2, Kafka's debugging consumer, wants this replica's log: any replica responds at
+once, in Fetch and ListOffsets, up to what it knows to be committed. Source: Kafka's consumer protocol;
+KIP-320, KIP-392.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class FetchHandler:
         self._woken: deque[ConsumerFetch] = deque()
         """Fetches that the high watermark has reached, and later ones, which wait for a turn."""
         self._has_turn = False
-        self._alarm: TimerHandle | None = None
-        self._alarm_at = 0.0
+        self._timer: TimerHandle | None = None
+        self._timer_at = 0.0
 
     def fetch(self, request: InboundRequest, message: FetchRequest) -> None:
         """Respond to a consumer's fetch, now or when there are records."""
@@ -306,18 +306,18 @@ class FetchHandler:
             self._respond(fetch)
 
     def _arm(self, deadline: float) -> None:
-        """Set the alarm for a deadline, unless it goes off before; at the latest for the next sweep."""
+        """Set the timer for a deadline, unless it goes off before; at the latest for the next sweep."""
         at = min(deadline, self._runtime.monotonic_s() + SWEEP_S)
-        if self._alarm is not None:
-            if self._alarm_at <= at:
+        if self._timer is not None:
+            if self._timer_at <= at:
                 return
-            self._alarm.cancel()
-        self._alarm_at = at
-        self._alarm = self._runtime.call_at(at, self._on_alarm)
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._runtime.call_at(at, self._on_timer)
 
-    def _on_alarm(self) -> None:
+    def _on_timer(self) -> None:
         """Respond to fetches whose wait is over; forget those whose connection is gone."""
-        self._alarm = None
+        self._timer = None
         now = self._runtime.monotonic_s()
         due = [fetch for fetch in self._parked if fetch.deadline <= now]
         self._parked = [
@@ -333,8 +333,8 @@ class FetchHandler:
     def close(self) -> None:
         """Cancel the timers, and serve no further turn."""
         self._woken.clear()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _respond(self, fetch: ConsumerFetch) -> None:
         request, message = fetch.request, fetch.message

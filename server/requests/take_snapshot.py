@@ -31,7 +31,7 @@ def take_snapshot(
         nonlocal has_response
         if not has_response:
             has_response = True
-            alarm.cancel()
+            timer.cancel()
             respond(response)
 
     def refuse(error: ErrorCode, message: str) -> None:
@@ -53,5 +53,5 @@ def take_snapshot(
         refuse(ErrorCode.REQUEST_TIMED_OUT, "the snapshot is still being taken")
 
     wait_s = max(0, request.timeout_ms) / 1000
-    alarm = runtime.call_at(runtime.monotonic_s() + wait_s, late)
+    timer = runtime.call_at(runtime.monotonic_s() + wait_s, late)
     snapshots.take(done)

@@ -17,7 +17,7 @@ from quorumd.raft.node import RaftNode
 from quorumd.raft.types import ReplicaKey, SnapshotId
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
+from quorumd.server.model.partition_view import SnapshotWork
 from quorumd.server.model.runtime import Reader, Runtime, TimerHandle
 from quorumd.server.model.snapshot_builds import Build, BuildFailed, BuildResult
 from quorumd.server.snapshots.history_deletion import HistoryDeletion
@@ -103,7 +103,7 @@ class SnapshotManager:
         self.deletion = HistoryDeletion(
             settings, node, log, runtime, self._known, self._copies, handle, self._is_building
         )
-        self._alarm: TimerHandle | None = None
+        self._timer: TimerHandle | None = None
         self._is_closed = False
         self._has_ended = asyncio.Event()
         self.problem = ""
@@ -118,8 +118,8 @@ class SnapshotManager:
         self._is_closed = True
         self._copies.close()
         self.deletion.close()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._building is not None and self._building.build is not None:
             self._building.build.cancel(self._has_ended.set)
         else:
@@ -137,9 +137,9 @@ class SnapshotManager:
 
     def _arm(self) -> None:
         wait_s = min(DELETION_INTERVAL_S, self._settings.interval_s)
-        self._alarm = self._runtime.call_at(self._runtime.monotonic_s() + wait_s, self._on_alarm)
+        self._timer = self._runtime.call_at(self._runtime.monotonic_s() + wait_s, self._on_timer)
 
-    def _on_alarm(self) -> None:
+    def _on_timer(self) -> None:
         self._arm()
         self.build_if_due()
         self.deletion.delete_due()
@@ -384,13 +384,9 @@ class SnapshotManager:
             reason = "its snapshot is damaged, and others need one"
             self._handle(ResignationRequested(reason=reason, shutting_down=False))
 
-    def copies_under_way(self) -> dict[ReplicaKey, CopyProgress]:
-        """The replicas that copy one of the snapshots here, and how far they are."""
-        return self._copies.progress(self._known.facts)
-
     def work(self) -> SnapshotWork:
         """The replicas that copy from here, and the build that goes on."""
-        copies = self.copies_under_way()
+        copies = self._copies.progress(self._known.facts)
         if self._building is None:
             return SnapshotWork(copies)
         return SnapshotWork(copies, self._building.end_offset, self._metrics.snapshots.build_ratio)

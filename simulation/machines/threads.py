@@ -22,7 +22,7 @@ from quorumd.server.disk.group_commit import (
     Step,
 )
 from quorumd.server.model.disk_jobs import DiskListener, Files, Job, StoreChunk, Truncate
-from quorumd.server.model.runtime import OnUnreadable, told_first
+from quorumd.server.model.runtime import OnUnreadable, reporting_damage
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.snapshots.build_subprocess import damaged_snapshot
 from quorumd.server.snapshots.snapshot_builder import BuiltSnapshot, SnapshotBuilder
@@ -237,8 +237,8 @@ class SimReader:
         end_offset: int,
         done: Callable[[bytes | BaseException], None],
     ) -> None:
-        told = told_first(self._on_unreadable, done)
-        self.run(lambda: self._log.read(offset, max_bytes, end_offset), told)
+        reported = reporting_damage(self._on_unreadable, done)
+        self.run(lambda: self._log.read(offset, max_bytes, end_offset), reported)
 
     def run(self, action: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         def work() -> None:

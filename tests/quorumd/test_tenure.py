@@ -107,21 +107,21 @@ def test_what_has_changed_since_is_read_before_the_next_write() -> None:
     asyncio.run(run())
 
 
-def test_an_alarm_for_a_time_that_has_moved_is_set_again() -> None:
+def test_an_timer_for_a_time_that_has_moved_is_set_again() -> None:
     async def run() -> None:
         log = Log()
         tenure = tenure_of(log)
         tenure._token = 3
-        tenure._on_alarm()
-        assert tenure._alarm is not None
+        tenure._on_timer()
+        assert tenure._timer is not None
         assert not tenure.lost.is_set()
-        tenure._alarm.cancel()
-        tenure._alarm = None
+        tenure._timer.cancel()
+        tenure._timer = None
         waiting = asyncio.create_task(tenure.lost.wait())
         await asyncio.sleep(0)
         log.time_s = 10.0
-        tenure._on_alarm()
-        assert tenure._alarm is None
+        tenure._on_timer()
+        assert tenure._timer is None
         async with asyncio.timeout(10):
             assert await waiting
 

@@ -88,9 +88,9 @@ def test_a_replica_whose_links_are_plaintext_is_warned_of_until_it_is_no_peer_an
 def test_a_node_of_another_cluster_in_place_of_a_peer_is_warned_of() -> None:
     clock = Clock()
     links = PeerLinks(clock=clock)
-    assert not links.is_told_of_responses
+    assert not links.may_forget_problems
     links.note_response("node 2", "INCONSISTENT_CLUSTER_ID", WHERE, "mine")
-    assert links.is_told_of_responses, "the next one may be the peer's own"
+    assert links.may_forget_problems, "the next one may be the peer's own"
     (text,) = links.warnings()
     assert text.startswith("node 2 at db2:9093 belongs to another cluster")
     assert "is of mine" in text
@@ -105,7 +105,7 @@ def test_a_node_of_another_cluster_in_place_of_a_peer_is_warned_of() -> None:
     clock.now_s += SHOWN_S + 1
     assert links.warnings() == [], "it has not responded for long"
     links.forget("node 2", 2)
-    assert not links.is_told_of_responses
+    assert not links.may_forget_problems
 
 
 def test_what_an_operator_had_to_mend_is_no_more_where_the_peer_is_gone_for_another_reason() -> (

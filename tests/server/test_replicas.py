@@ -38,7 +38,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.model.topic import METADATA
 from quorumd.server.net.listeners import Listeners
-from quorumd.server.node import EXIT_FAILED, Node, open_partition
+from quorumd.server.node import Node, open_partition
 from quorumd.server.partition.partition import Partition
 from quorumd.server.partition.stopping import close
 from quorumd.server.peers.outbound import FETCH, Outbound, OutboundSettings
@@ -47,7 +47,7 @@ from quorumd.server.requests.raft_requests import RaftRequestHandler
 from quorumd.server.translate import fetch as translate_fetch
 from quorumd.server.translate.snapshot import snapshot_request
 from quorumd.storage.directory import Directory, format_directory, open_directory
-from quorumd.storage.errors import DiskFailed, OffsetNotInLog
+from quorumd.storage.errors import EXIT_FAILED, DiskFailed, OffsetNotInLog
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.log import Log
 from quorumd.storage.quorum_state import QuorumState

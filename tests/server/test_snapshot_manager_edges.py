@@ -264,9 +264,9 @@ def test_nothing_is_known_any_more_of_what_was_deleted() -> None:
     assert bench.log.snapshots == [NEW]
     assert bench.copy(OLD)
     assert bench.copy(NEW)
-    assert [each.snapshot for each in bench.snapshots.copies_under_way().values()] == [NEW]
+    assert [each.snapshot for each in bench.snapshots.work().copies.values()] == [NEW]
     bench.copy(OLD)
-    assert bench.snapshots.copies_under_way() == {}
+    assert bench.snapshots.work().copies == {}
 
 
 def test_what_is_gone_is_neither_damaged_nor_to_be_repaired(bench: Bench) -> None:

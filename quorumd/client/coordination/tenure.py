@@ -72,7 +72,7 @@ class Tenure:
         self._stack = ExitStack()
         self._writing: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._pid = os.getpid()
         self._token = -1
         self._is_left = False
@@ -124,7 +124,7 @@ class Tenure:
             await self._leave()
             raise
         self._token = self._contender.token
-        self._set_alarm()
+        self._set_timer()
         self._keeper = asyncio.create_task(self._keep())
         return self._token
 
@@ -139,8 +139,8 @@ class Tenure:
         if self._keeper is not None:
             self._keeper.cancel()
         self._is_left = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         await self._leave()
         return was_held
 
@@ -245,23 +245,23 @@ class Tenure:
                     backoff.reset()
                 except (QuorumError, CertificateProblem):
                     await asyncio.sleep(backoff.next_s())
-                self._set_alarm()
+                self._set_timer()
         finally:
             self._is_left = True
             self.lost.set()
 
-    def _set_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         delay_s = self._contender.held_until_s - self._coordinator.now_s()
         loop = asyncio.get_running_loop()
-        self._alarm = loop.call_later(max(0.0, delay_s), self._on_alarm)
+        self._timer = loop.call_later(max(0.0, delay_s), self._on_timer)
 
-    def _on_alarm(self) -> None:
+    def _on_timer(self) -> None:
         if self.lost.is_set():
             self._wake.set()
         elif self._contender.held_until_s > self._coordinator.now_s():
-            self._set_alarm()
+            self._set_timer()
 
     # -- the end
 
