@@ -62,7 +62,7 @@ class PeerSpeaksTls(CertificateProblem):
     """Plaintext was sent to a port where the other side speaks TLS."""
 
     def __init__(self) -> None:
-        super().__init__("answered by TLS: the links of this node are plaintext")
+        super().__init__("responded by TLS: the links of this node are plaintext")
 
 
 class HandshakeBroken(CertificateProblem):

@@ -66,7 +66,7 @@ _PLAIN_REASONS: Final = frozenset(
 )
 _PLAIN: Final = {
     True: "sent plaintext on a listener that is TLS here",
-    False: "answered in plaintext: the listener there has no TLS",
+    False: "responded in plaintext: the listener there has no TLS",
 }
 
 

@@ -43,7 +43,7 @@ HANDSHAKE_S: Final = 10.0
 """Time that a handshake may take, whatever it waits for."""
 LINGER_S: Final = 1.0
 _LOST: Final = "the connection ended during the TLS handshake"
-_MUTE: Final = "closed the connection at once, and answered no TLS: the listener may be plaintext"
+_MUTE: Final = "closed the connection at once, without a TLS response: it may be plaintext there"
 _TOO_MUCH: Final = "sent more than a TLS handshake takes before it was its turn"
 _TOO_LONG: Final = f"the TLS handshake took longer than {HANDSHAKE_S:.0f} s"
 
@@ -316,7 +316,7 @@ class TlsStream:
     def _plaintext(self) -> CertificateProblem:
         if self._side.is_server:
             return PeerSpeaksPlaintext("sent plaintext on a listener that is TLS here")
-        return PeerSpeaksPlaintext("answered in plaintext: the listener there has no TLS")
+        return PeerSpeaksPlaintext("responded in plaintext: the listener there has no TLS")
 
     def _explain(self, error: Exception) -> CertificateProblem:
         return self._side.explain(error, self.host, self._handshake.tls)

@@ -266,7 +266,7 @@ def _progress(label: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
 def start(config_path: Path | None) -> None:
     """Run this node until SIGTERM or Ctrl-C; logs go to stderr.
 
-    Ready when GET /readyz on http.listen answers 200. A leader that is stopped hands over first.
+    Ready when GET /readyz on http.listen responds with 200. A leader that is stopped hands over first.
     Exit codes: 0 stopped, 1 failed, 2 wrong configuration, 3 damaged storage. QUORUMD_LOG_LEVEL sets
     how much is logged: debug, info, warning or error.
     """

@@ -73,7 +73,7 @@ def read_keyed(
     """Steps that read the condition of a batch that passed `check_produced`, and its keys.
 
     `keys` are those that the check has read, or an empty list; None if keys are not wanted, and then the
-    answer is None, too, unless the batch has a condition. The records of a compressed batch are checked
+    result is None, too, unless the batch has a condition. The records of a compressed batch are checked
     only here: `timestamp_deltas` is as for `check_records`. Raises RefusedBatch: what `PackedRecords` raises,
     and INVALID_RECORD for a condition that is not as docs/protocol.md has it.
     """

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """A result as a response carries it. Source: Apache Kafka 4.3, Errors."""
+    """The result that a response carries."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

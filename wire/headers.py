@@ -2,7 +2,7 @@
 
 A header's form depends on api key and version alone (quorumd.wire.registry). The client id keeps its old
 form in every version; tags in headers are skipped.
-Source: KIP-482; KIP-511 (why ApiVersions is answered without a tag section).
+Source: KIP-482; KIP-511 (why the response to ApiVersions has no tag section).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Limits of a request by its api key: known before a byte of its body is read.
 
 A node serves one partition, so that what a client can mean is small; what it may ask beyond that is limited
-to what is read and answered in a few milliseconds. Responses are not limited here: a client has asked
+to what is read and done in a few milliseconds. Responses are not limited here: a client has asked
 for them.
 """
 
@@ -71,13 +71,13 @@ REQUEST_LIMITS: Final[Mapping[int, RequestLimit]] = MappingProxyType(
 
 UNFINISHED_BYTES_MAX: Final = 256 * KIB
 CUT_KEYS: Final = frozenset({0})
-"""Requests beyond their limit of which the beginning is kept, to answer them: Produce, MESSAGE_TOO_LARGE."""
+"""Of a request beyond its limit the beginning is kept, for a response: to Produce, MESSAGE_TOO_LARGE."""
 
 
 def frame_bytes_max(api_key: int) -> int:
     """The largest request of this kind that is waited for until it is whole.
 
-    What is whole sooner and yet beyond its limit can be answered.
+    A request that is whole sooner, and yet beyond its limit, can get a response.
     """
     limit = REQUEST_LIMITS.get(api_key, ONE_PARTITION)
     return max(limit.size_bytes, UNFINISHED_BYTES_MAX)

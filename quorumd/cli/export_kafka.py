@@ -72,7 +72,7 @@ def _to_brokers(
 @click.option(
     "--accept-ahead",
     is_flag=True,
-    help="Write although some of the brokers are ahead of the copy, or do not answer.",
+    help="Write although some of the brokers are ahead of the copy, or do not respond.",
 )
 @command_config_option
 @timeout_option

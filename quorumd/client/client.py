@@ -419,7 +419,7 @@ class QuorumClient(BaseClient):
             check(goal, response.error_code, message=response.error_message)
             partitions = [each for topic in response.topics for each in topic.partitions]
             if len(partitions) != 1:
-                raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
+                raise ConnectionFailed(f"responded for {len(partitions)} partitions instead of one")
             check(goal, partitions[0].error_code, message=partitions[0].error_message)
             cluster_id = await cluster_id_of(connection, _try_timeout_s(deadline))
             return description_from(response, cluster_id)
@@ -477,7 +477,7 @@ def only_listed(response: ListOffsetsResponse) -> ListOffsetsResponsePartition:
     """The only partition of a response. Raises ConnectionFailed if it has another number of them."""
     partitions = [each for topic in response.topics for each in topic.partitions]
     if len(partitions) != 1:
-        raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
+        raise ConnectionFailed(f"responded for {len(partitions)} partitions instead of one")
     return partitions[0]
 
 

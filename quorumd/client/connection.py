@@ -84,7 +84,7 @@ class ClientConnection(asyncio.Protocol):
             name = request_type.__name__.removesuffix("Request")
             raise NotSupported(
                 f"{self.address} is reachable but does not offer {name}, so it is no quorumd node. "
-                "A Kafka controller answers `quorumctl describe`, and `quorumctl dump-log` reads "
+                "A Kafka controller responds to `quorumctl describe`, and `quorumctl dump-log` reads "
                 "its directory; for anything else name a quorumd node."
             )
         return found
@@ -249,7 +249,7 @@ class ClientConnection(asyncio.Protocol):
                     self._take(frame)
         except MalformedMessage as error:
             if data.startswith(b"HTTP"):
-                self.fail("answers in HTTP: that is not the port of a listener")
+                self.fail("responds in HTTP: that is not the port of a listener")
             elif data.startswith(TLS_ALERT):
                 self._problem = CertificateProblem(SPEAKS_TLS)
                 self.fail(SPEAKS_TLS)

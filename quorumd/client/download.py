@@ -164,7 +164,7 @@ class SnapshotDownloader:
         check(_GOAL, response.error_code)
         partitions = [each for topic in response.topics for each in topic.partitions]
         if len(partitions) != 1:
-            raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
+            raise ConnectionFailed(f"responded for {len(partitions)} partitions instead of one")
         chunk = partitions[0]
         if chunk.error_code in _VANISHED:
             raise self._vanished(spool)

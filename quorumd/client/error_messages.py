@@ -92,4 +92,4 @@ def explain(error: ErrorCode) -> str:
     sentence = _SENTENCES.get(error)
     if sentence is not None:
         return sentence
-    return f"the server answered {error.name.lower().replace('_', ' ')}"
+    return f"the server responded with {error.name.lower().replace('_', ' ')}"

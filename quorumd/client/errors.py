@@ -54,7 +54,7 @@ class QuorumUnavailable(QuorumError):
     def __init__(self, goal: str, timeout_ms: int, attempts: Mapping[Address, str]) -> None:
         self.attempts = dict(attempts)
         reasons = "; ".join(f"{address}: {reason}" for address, reason in attempts.items())
-        self.summary = f"no leader can be reached ({reasons or 'no node answered in time'})"
+        self.summary = f"no leader can be reached ({reasons or 'no node responded in time'})"
         tried = "".join(f"\n  {address}: {reason}" for address, reason in self.attempts.items())
         if not tried:
             tried = "\n  (no address was reached before the time was up)"
@@ -204,8 +204,8 @@ class AppendFailed(QuorumError):
             parts.append("Nothing was acknowledged.")
         if unknown_count:
             parts.append(
-                f"{_records(unknown_count)} {'was' if unknown_count == 1 else 'were'} sent but not "
-                "answered and may be in the log: look with `quorumctl tail` before you append again."
+                f"{_records(unknown_count)} {'was' if unknown_count == 1 else 'were'} sent without a "
+                "response and may be in the log: look with `quorumctl tail` before you append again."
             )
         super().__init__("\n".join(parts))
 

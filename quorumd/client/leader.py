@@ -296,7 +296,7 @@ class LeaderFinder:
         self._unfit.pop(address, None)
         self._learnt = tuple(dict.fromkeys((*self._learnt, *named.nodes)))
         if named.address is None:
-            self.failures[address] = "answers, but knows no leader at the moment"
+            self.failures[address] = "responds, but knows no leader at the moment"
         return named
 
     def _reason(self, address: Address, error: ConnectionFailed, timeout_s: float) -> str:

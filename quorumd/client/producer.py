@@ -279,7 +279,7 @@ def produce_request(batch: bytes, *, timeout_ms: int) -> ProduceRequest:
 def _only_partition(response: ProduceResponse) -> ProduceResponsePartition:
     partitions = [each for topic in response.responses for each in topic.partition_responses]
     if len(partitions) != 1:
-        raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
+        raise ConnectionFailed(f"responded for {len(partitions)} partitions instead of one")
     return partitions[0]
 
 

@@ -72,7 +72,7 @@ def only_fetched(response: FetchResponse) -> FetchResponsePartition:
     """The only partition of a response. Raises ConnectionFailed if it has another number of them."""
     partitions = [each for topic in response.responses for each in topic.partitions]
     if len(partitions) != 1:
-        raise ConnectionFailed(f"answered for {len(partitions)} partitions instead of one")
+        raise ConnectionFailed(f"responded for {len(partitions)} partitions instead of one")
     return partitions[0]
 
 

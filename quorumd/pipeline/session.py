@@ -122,7 +122,7 @@ def check_master(master: str) -> None:
         else:
             return
     raise SparkMissing(
-        f"no Spark master answers ({'; '.join(refused)}). Is it started, and is this the address that its "
+        f"no Spark master responds ({'; '.join(refused)}). Is it started, and is this the address that its "
         "log shows after 'Starting Spark master at'?"
     )
 
@@ -159,7 +159,7 @@ def _launch(conf: SparkConf, log: IO[bytes]) -> SparkSession:
         if "stopped SparkContext" in text:
             # Spark has tried three times, 20 s each, which no setting shortens.
             raise SparkMissing(
-                f"what listens at {conf.get('spark.master')} does not answer as a Spark master does: is the "
+                f"what listens at {conf.get('spark.master')} does not respond as a Spark master does: is the "
                 "port right, and has it the same version of Spark? The port of its page is another one"
             ) from error
         raise SparkMissing(f"Spark does not start: {text}{_said(log)}") from error

@@ -368,7 +368,7 @@ class LocalQuorum:
             while (done := self._control.recv(len(wanted))) not in (b"", wanted):
                 pass
         except OSError as error:
-            raise LocalQuorumError(f"the links between nodes do not answer: {error}") from error
+            raise LocalQuorumError(f"the links between nodes do not respond: {error}") from error
         if not done:
             said = (self._node(1).folder / "links.log").read_text(errors="replace")
             raise LocalQuorumError(f"the links between nodes have ended. They said:\n{said}")

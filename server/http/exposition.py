@@ -101,7 +101,7 @@ class QuorumCollector(Collector):
         for role in Role:
             state.add_metric([role.value], float(role.value == view.role))
         yield state
-        yield _gauge("quorumd_ready", "1 while /readyz answers 200.", int(self._is_ready()))
+        yield _gauge("quorumd_ready", "1 while /readyz responds with 200.", int(self._is_ready()))
         yield _gauge(
             "quorumd_missing_records",
             "Offsets that the leader knows to be committed and this replica has not fetched yet.",

@@ -50,9 +50,9 @@ class HungUp(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            "it closed the connection instead of answering. Its log and `warnings` in its `/status` say why: "
-            "mostly its quorum.node.principals do not give this node's certificate to this node, or it takes "
-            "no node by plaintext"
+            "it closed the connection instead of responding. Its log and `warnings` in its `/status` say "
+            "why: mostly its quorum.node.principals do not give this node's certificate to this node, or it "
+            "takes no node by plaintext"
         )
 
 

@@ -65,7 +65,7 @@ class PartitionHealth:
                 )
             if now.role is Role.OBSERVER and now.older_epoch is not None:
                 found.append(
-                    f"this observer has heard of epoch {now.epoch}, and is answered in epoch "
+                    f"this observer has heard of epoch {now.epoch}, and gets responses of epoch "
                     f"{now.older_epoch}: it takes nothing until the quorum is as far. If that stays so, give "
                     "it an empty directory, or run quorumctl transfer-leader: each takes the quorum one "
                     "epoch further"

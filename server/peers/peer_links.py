@@ -248,7 +248,7 @@ class PeerLink:
 
 
 def _is_of_kafka(announced: ApiVersionsResponse) -> bool:
-    """A controller, a broker, or a witness that answers Kafka's brokers: none serves a quorumd log."""
+    """A controller, a broker, or a witness that responds to Kafka's brokers: none serves a quorumd log."""
     keys = {key.api_key for key in announced.api_keys}
     features = {each.name for each in announced.supported_features}
     return bool(keys & CONTROLLER_KEYS) or METADATA_VERSION in features
@@ -257,7 +257,7 @@ def _is_of_kafka(announced: ApiVersionsResponse) -> bool:
 def in_words(name: str, address: Address, error: BaseException) -> str:
     """The reason why no connection could be made there."""
     if isinstance(error, PeerSpeaksPlaintext):
-        return f"{name} answered in plaintext on a listener that is TLS here ({address})"
+        return f"{name} responded in plaintext on a listener that is TLS here ({address})"
     if isinstance(error, PeerSpeaksTls):
         return (
             f"{name} speaks TLS where this node's links are plaintext ({address}): make a TLS listener "

@@ -241,7 +241,7 @@ class FetchHandler:
         return True
 
     def _read(self, fetch: ConsumerFetch, slot: PartitionFetch) -> None:
-        """Answer, unless the consumer asked to wait for more than there is.
+        """Respond, unless the consumer asked to wait for more than there is.
 
         What is read from disk is not waited for: behind it is what is in memory.
         """

@@ -38,7 +38,7 @@ LOOK_UP_BYTES = MAX_IN_FLIGHT_BYTES // 16
 
 
 class OffsetsHandler:
-    """Answers for one partition."""
+    """Responds to questions about one partition."""
 
     def __init__(self, view: PartitionView, log: Log, reader: Reader) -> None:
         self._view = view
@@ -46,7 +46,7 @@ class OffsetsHandler:
         self._reader = reader
 
     def list_offsets(self, request: InboundRequest, message: ListOffsetsRequest) -> None:
-        """Answer once the disk was read where that is needed."""
+        """Respond, once the disk was read where that is needed."""
         seen: dict[tuple[str, int], int] = {}
         for topic in message.topics:
             for asked in topic.partitions:

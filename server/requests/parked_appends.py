@@ -162,7 +162,7 @@ class ParkedAppends:
         """Respond to requests whose timeout is over; their records stay appended and may still commit."""
         self._sweeper = None
         now = self._runtime.monotonic_s()
-        late = "not committed in time: no majority of the voters answers"
+        late = "not committed in time: no majority of the voters responds"
         has_idle_duplicates = False
         for append in self.appends:
             if append.deadline is not None and append.deadline > now:

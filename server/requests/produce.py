@@ -263,7 +263,7 @@ class ProduceHandler:
     def _end_turn(self) -> None:
         """Append what has come once no more does, unless leadership has ended meanwhile.
 
-        Clients that were answered together send their next requests one after the other. Whose request
+        Clients that got their responses together send their next requests one after the other. Whose request
         is appended a moment later waits until followers have synced the others'.
         """
         turn = self._turn

@@ -163,7 +163,7 @@ class RaftGate:
         """As `admits`, for a replica's fetch.
 
         A client asks so for the newest snapshot: from offset 0, for one byte. It may, for no more than the
-        log's first batch comes with the answer, which is a control record.
+        log's first batch comes with the response, which is a control record.
         """
         if asked.replica_id < 0 and asked.fetch_offset == 0 and asked.max_bytes == 1:
             return True

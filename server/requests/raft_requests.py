@@ -230,7 +230,7 @@ class RaftRequestHandler:
     # -- responses
 
     def send_reply(self, effect: SendReply) -> None:
-        """Answer the request under this number; a connection that is gone takes it too."""
+        """Respond to the request under this number; a connection that is gone takes it too."""
         reply = effect.reply
         if isinstance(reply, FetchReply):
             request, max_bytes = self._fetches.pop(effect.reply_to)

@@ -242,8 +242,8 @@ def test_a_node_with_the_certificate_of_another_is_alone(cluster: SecureCluster)
         said = cluster.wait_said(1, "warnings", "certificate is for")
         assert said[0].startswith("node 3 at ")
         assert "its certificate is for CN=stolen-3" in said[0]
-        cluster.wait_said(3, "unreachable_peers", "closed the connection instead of answering")
-        cluster.wait_said(3, "warnings", "closed the connection instead of answering")
+        cluster.wait_said(3, "unreachable_peers", "closed the connection instead of responding")
+        cluster.wait_said(3, "warnings", "closed the connection instead of responding")
         leader = cluster.wait_leader()
         cluster.wait_said(leader, "warnings", "in the name of node 3 by CN=stolen-3, who may not")
         end = cluster.status(3)["log_end_offset"]
@@ -261,7 +261,7 @@ def test_a_peer_in_plaintext_is_called_that(cluster: SecureCluster) -> None:
     )
     cluster.start(3)
     said = cluster.wait_said(1, "warnings", "node 3")
-    assert said[0].startswith("node 3 answered in plaintext on a listener that is TLS here")
+    assert said[0].startswith("node 3 responded in plaintext on a listener that is TLS here")
 
 
 def test_a_peer_whose_certificate_has_expired_is_called_that_in_status_and_on_the_page(

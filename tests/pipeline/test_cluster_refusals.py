@@ -64,7 +64,7 @@ def test_a_master_that_nobody_answers_at_is_one_line_at_once(
     assert f"127.0.0.1:{first}: Connection refused; 127.0.0.1:{second}: Connection" in said
     assert run(["doctor", "--master", master]) == 1
     (session,) = [line for line in capsys.readouterr().out.splitlines() if "session" in line]
-    assert "FAILED  no Spark master answers" in session
+    assert "FAILED  no Spark master responds" in session
 
 
 def test_a_name_that_does_not_resolve_is_told() -> None:
@@ -111,5 +111,5 @@ def test_what_listens_and_is_no_master_is_told(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(session, "use_java", lambda: None)
     monkeypatch.setattr("pyspark.SparkContext._gateway", None)
     monkeypatch.setattr("pyspark.java_gateway.launch_gateway", launch)
-    with pytest.raises(SparkMissing, match=f"127.0.0.1:{port} does not answer as a Spark master"):
+    with pytest.raises(SparkMissing, match=f"127.0.0.1:{port} does not respond as a Spark master"):
         build_session("test", master=master)

@@ -182,7 +182,7 @@ def test_an_unreachable_quorum_is_one_line_and_leaves_empty_tables(
     for command in ("run", "batch"):
         server = f"127.0.0.1:{port}"
         said = refused(capsys, 1, command, "-b", server, "-o", tmp_path / "t", "--timeout", 0.3)
-        assert "no leader answered within 0.3 s" in said
+        assert "no leader responded within 0.3 s" in said
         assert f"{server}: connection refused" in said
     assert not list((tmp_path / "t" / "records").iterdir())
 

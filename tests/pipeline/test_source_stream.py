@@ -147,7 +147,7 @@ def test_a_stream_of_a_quorum_that_is_gone_ends_with_a_clear_message(
     quorum.kill_all()
     with pytest.raises(Exception) as caught:  # noqa: PT011 (whatever Spark makes of it)
         query.awaitTermination(WAIT_S)
-    assert "no leader answered within 1 s" in plain_message(caught.value)
+    assert "no leader responded within 1 s" in plain_message(caught.value)
     # Nothing was lost by it: the same checkpoint goes on.
     quorum.start()
     quorum.wait_ready()

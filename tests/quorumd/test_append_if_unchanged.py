@@ -200,7 +200,7 @@ def test_where_no_time_is_left_to_look_it_is_said_that_the_batch_may_be_there(
             )
         assert [record.key for record in quorum.records()] == [b"a", b"x"]
         assert raised.value.unknown_count == 1
-        assert "1 record was sent but not answered and may be in the log" in str(raised.value)
+        assert "1 record was sent without a response and may be in the log" in str(raised.value)
 
     run(work)
 

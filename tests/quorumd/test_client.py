@@ -201,7 +201,7 @@ def test_without_an_answer_the_outcome_is_called_unknown() -> None:
         with pytest.raises(AppendFailed) as raised:
             await client.append(numbered(2), timeout_ms=300)
         assert raised.value.unknown_count == 2
-        assert "2 records were sent but not answered and may be in the log" in str(raised.value)
+        assert "2 records were sent without a response and may be in the log" in str(raised.value)
         assert values(quorum) == [b"0", b"1"]
 
     with_quorum(story)
@@ -272,7 +272,7 @@ def test_a_try_without_time_does_not_hide_what_went_wrong_before(
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
-            "answers in HTTP: that is not the port of a listener",
+            "responds in HTTP: that is not the port of a listener",
         ),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "sent something that is not Kafka's protocol"),
         (b"", "closed the connection at once"),
@@ -310,7 +310,7 @@ def test_a_quorum_without_a_leader_is_reported_as_such() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         quorum.leader_id = -1
         client.timeout_ms = 200
-        with pytest.raises(QuorumUnavailable, match="answers, but knows no leader at the moment"):
+        with pytest.raises(QuorumUnavailable, match="responds, but knows no leader at the moment"):
             await client.describe_quorum()
 
     with_quorum(story)

@@ -186,7 +186,7 @@ def test_the_first_reason_is_the_one_that_is_told() -> None:
         connection.data_received(b"HTTP/1.1 400 Bad Request\r\n")
         connection.connection_lost(None)
         connection.close()
-        with pytest.raises(ConnectionFailed, match="answers in HTTP"):
+        with pytest.raises(ConnectionFailed, match="responds in HTTP"):
             connection.send(ListOffsetsRequest(), VERSION)
 
     assert connected(story, versions=(0, VERSION)) == []

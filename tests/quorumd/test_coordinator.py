@@ -175,7 +175,7 @@ def fetched_offsets(quorum: FakeQuorum, after: int) -> set[int]:
     ("has_leader", "said"),
     [
         (True, "within 1 s: the log is read up to offset [1-3] of 4 so far"),
-        (False, "within 1 s: no leader of the quorum answers"),
+        (False, "within 1 s: no leader of the quorum responds"),
     ],
 )
 def test_who_waits_for_a_time_waits_no_longer_for_a_leader_in_the_beginning(

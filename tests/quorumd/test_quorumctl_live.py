@@ -162,7 +162,7 @@ def test_the_http_port_is_not_taken_for_the_listener(cluster: Cluster, quorumctl
     for command in (("put", "a", "b"), ("get", "a"), ("watch",)):
         done = quorumctl(*command, "-b", address, "--timeout", "0.5")
         assert (done.code, done.out) == (1, "")
-        assert f"{address}: answers in HTTP: that is not the port of a listener" in done.err
+        assert f"{address}: responds in HTTP: that is not the port of a listener" in done.err
         assert "the addresses and ports are right" in done.err
 
 

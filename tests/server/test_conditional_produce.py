@@ -211,11 +211,11 @@ def test_a_refusal_that_waits_for_too_long_is_a_time_out_that_may_be_tried_again
     at.clock.move_to(6.0)
     ((_, appended), (_, refused)) = at.answers()
     assert rows_of(appended)[0].error_message == (
-        "appended, but not committed in time: no majority of the voters answers"
+        "appended, but not committed in time: no majority of the voters responds"
     )
     assert rows_of(refused)[0].error_code == ErrorCode.REQUEST_TIMED_OUT
     assert rows_of(refused)[0].error_message == (
-        "what it depends on is not committed in time: no majority of the voters answers"
+        "what it depends on is not committed in time: no majority of the voters responds"
     )
     at.partition.commit(2)
     assert at.answers() == []

@@ -92,9 +92,9 @@ def test_an_observer_of_an_epoch_that_the_quorum_does_not_know_says_how_it_comes
     bench.fetched(error="UNKNOWN_LEADER_EPOCH", hint=LeaderHint(epoch=3, leader_id=2))
     assert health.problems() == [
         no_leader,
-        "this observer has heard of epoch 7, and is answered in epoch 3: it takes nothing until the quorum "
-        "is as far. If that stays so, give it an empty directory, or run quorumctl transfer-leader: each "
-        "takes the quorum one epoch further",
+        "this observer has heard of epoch 7, and gets responses of epoch 3: it takes nothing until the "
+        "quorum is as far. If that stays so, give it an empty directory, or run quorumctl transfer-leader: "
+        "each takes the quorum one epoch further",
     ]
     bench.begin(2, 8)
     bench.sync()

@@ -8,7 +8,7 @@ from quorumd.server.model.peer_calls import HungUp
 from quorumd.server.peers.peer_links import SHOWN_S, PeerLinks
 
 WHERE = Address("db2", 9093)
-TEXT = "node 2 at db2:9093: it closed the connection instead of answering"
+TEXT = "node 2 at db2:9093: it closed the connection instead of responding"
 
 
 class Clock:

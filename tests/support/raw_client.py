@@ -19,7 +19,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Hungup(Exception):
-    """The node closed the connection instead of answering."""
+    """The node closed the connection instead of responding."""
 
 
 def request(

@@ -20,7 +20,7 @@ class TransferLeaderRequest(Message, api_key=20001, versions="0", flexible="0+")
 
 
 class TransferLeaderResponse(Message, api_key=20001, versions="0", flexible="0+"):
-    """Leader id and epoch as far as the node that answers knows them, else -1."""
+    """Leader id and epoch as far as the node that responds knows them, else -1."""
 
     throttle_time_ms: int = field(INT32)
     error_code: int = field(INT16)

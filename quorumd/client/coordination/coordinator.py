@@ -87,7 +87,7 @@ class Coordinator:
     def unread(self) -> str:
         """The condition that `enter` waits for, in words."""
         if self._begins_until is None:
-            return "no leader of the quorum answers"
+            return "no leader of the quorum responds"
         return f"the log is read up to offset {self.end_offset} of {self._begins_until} so far"
 
     @property

@@ -37,7 +37,7 @@ class Election(HeldName):
     async def leader(self) -> Claimant | None:
         """The leader, as far as this client has read the log; None without one.
 
-        Raises QuorumUnavailable if no leader of the quorum answers for the client's timeout meanwhile.
+        Raises QuorumUnavailable if no leader of the quorum responds for the client's timeout meanwhile.
         """
         await self._coordinator.enter()
         try:

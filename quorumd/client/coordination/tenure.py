@@ -220,7 +220,7 @@ class Tenure:
         elif self._outage is not None:
             if not wait_s:
                 return self._outage
-            held_by = "no leader of the quorum answers"
+            held_by = "no leader of the quorum responds"
         return NotAcquired(self._place.in_words, wait_s, held_by)
 
     # -- once it is held

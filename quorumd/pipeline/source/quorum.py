@@ -201,7 +201,7 @@ class SyncQuorum:
             return self._loop.run_until_complete(step)
         except QuorumUnavailable as error:
             raise LogUnreachable(
-                f"no leader answered within {self._timeout_ms / 1000:g} s: {_reasons(error)}. Check that "
+                f"no leader responded within {self._timeout_ms / 1000:g} s: {_reasons(error)}. Check that "
                 "bootstrap.servers is right and that more than half of the voters run; the option "
                 "timeoutMs waits longer."
             ) from None
