@@ -24,7 +24,7 @@ DOCUMENTS = [
 ]
 REPLACED = re.compile(
     r"wish|newcomer|doubtful|useless|whereabouts|outbid|hurry|nobody|somebody|whoever"
-    r"|tell_leader|told_in|going_back|strike_voters|leave_out|quorum_?back",
+    r"|tell_leader|told_in|going_back|strike_voters|leave_out|quorum_?back|cleaner|cleaning",
     re.IGNORECASE,
 )
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
