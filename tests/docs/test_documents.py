@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,9 @@ import quorumd
 from quorumd.pipeline.schemas import TABLES
 from quorumd.pipeline.source.options import NAMES
 from quorumd.server.http.exposition import QuorumCollector
+from quorumd.server.node import Node
+from quorumd.server.node_status import access_as_json
+from quorumd.server.partition.health import PartitionHealth
 from tests.architecture.source_tree import LINKED, modules_below
 from tests.architecture.test_rooms import SERVER, TOP
 from tests.docs import config_reference, role_diagram
@@ -113,6 +120,28 @@ def test_every_metric_is_listed() -> None:
     known = {name.removesuffix("_total") for name in named}
     assert {f"raft_manager_{name}" for name in of_the_kips} - known == set()
     assert own - known == set()
+
+
+def test_every_key_of_the_status_is_explained() -> None:
+    parts = (Node.status, PartitionHealth.as_json, access_as_json)
+    shown = [key for part in parts for key in keys_told_by(part)]
+    _, _, after = OPERATIONS.partition("\n`/status` is one JSON object:\n\n")
+    table, _, _ = after.partition("\n\n")
+    cells = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
+    explained = [key for cell in cells for key in re.findall(r"`(\w+)`", cell)]
+    assert sorted(explained) == sorted({*shown})
+    assert len(shown) > 30
+
+
+def keys_told_by(function: Callable[..., object]) -> Iterator[str]:
+    """Keys of the outermost dictionaries in a function, and those that are set later."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    for node in ast.walk(tree):
+        match node:
+            case ast.Return(ast.Dict(keys)) | ast.AnnAssign(value=ast.Dict(keys)):
+                yield from (str(key.value) for key in keys if isinstance(key, ast.Constant))
+            case ast.Subscript(slice=ast.Constant(str(key)), ctx=ast.Store()):
+                yield key
 
 
 def test_every_option_and_column_of_the_data_source_is_listed() -> None:
