@@ -38,8 +38,8 @@ class FoundBatch(NamedTuple):
 
 
 class TailKind(Enum):
-    """The kind of what follows the last whole batch: nothing, zeros written ahead (perhaps with the mark that
-    ends a write), an unfinished write, or bytes that no power failure explains."""
+    """The kind of bytes behind the last whole batch: none, zeros written ahead (perhaps with the marker of
+    the last write), an unfinished write, or bytes that no power failure explains."""
 
     NONE = "none"
     ZEROS = "zeros"

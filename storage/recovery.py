@@ -4,7 +4,7 @@ First everything is read and nothing changed; damage is raised from there. Then 
 
 | found | verdict |
 |---|---|
-| zeros, perhaps with the mark, behind the last batch of the last segment | written ahead: kept |
+| zeros, perhaps with the marker, behind the last batch of the last segment | written ahead: kept |
 | a batch of the last segment short or not valid, as power failure leaves it | cut from there on, reported |
 | the same, but not as it leaves one: quorumd.storage.torn_tail | DamagedLog |
 | a batch with a valid CRC whose offset or epoch does not continue the log; an epoch below 0 | DamagedLog |

@@ -2,7 +2,7 @@
 
 A segment is `<first offset>.log`, record batches back to back. The last one is active: its file is
 filled with written zeros ahead of the data, in steps, so that fdatasync has data to write and no
-metadata; behind the data is the mark of quorumd.storage.write_marker; its indexes are in memory only. A
+metadata; behind the data is the marker of quorumd.storage.write_marker; its indexes are in memory only. A
 closed segment is cut to its data, synced, its indexes on disk, and never changes, except that a
 truncation makes it active again. Knows no epochs and no thread; offsets and order are checked by
 the caller.
@@ -114,7 +114,7 @@ class ActiveFile:
 
     def _fill_zeros(self, end: int) -> None:
         at = self._zeros_end
-        # The mark must fit, even where that makes the file longer than a segment.
+        # The marker must fit, even where that makes the file longer than a segment.
         target = max(end + MARKER_BYTES, min(end + ZERO_STEP_BYTES, self._segment_bytes))
         left = target - at
         zeros: list[Buffer] = [_ZEROS] * (left // len(_ZEROS))

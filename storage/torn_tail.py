@@ -2,15 +2,15 @@
 
 Source of the rule: power failure can only harm what was written since the last sync, which is at the
 end, and it harms whole sectors: what does not reach the disk leaves what was there, zeros and perhaps
-the mark of the write before (quorumd.storage.write_marker). With several batches in a write a hole may have
+the marker of the write before (quorumd.storage.write_marker). With several batches in a write a hole may have
 valid batches behind it; they are as little synced as what is missing.
 
 Damage, because no power failure explains it, is
 
-* anything below the byte where, as the mark at the end of the data says, the last group begins;
-* a bad batch of which every sector was written, if the write is complete (the mark is there) or a
+* anything below the byte where, as the marker at the end of the data says, the last group begins;
+* a bad batch of which every sector was written, if the write is complete (the marker is there) or a
   valid batch follows;
-* a hole in a file that ends where a batch ends: zeros and mark are cut off only after a sync. (But a
+* a hole in a file that ends where a batch ends: zeros and marker are cut off only after a sync. (But a
   file whose lengthening was lost may end so too, at the end of a sector.)
 """
 
@@ -34,7 +34,7 @@ _SECTOR_BYTES = 512
 class Tail(NamedTuple):
     """The bytes behind the last good batch, and how they came to be.
 
-    `torn_bytes`: up to the last byte that is neither zero nor of the mark that ends a write; 0 if
+    `torn_bytes`: up to the last byte that is neither zero nor of the marker that ends a write; 0 if
     there is nothing else. `valid_after`: position of a valid batch among them, or None. `damage`
     says why this is no unfinished write, or is "".
     """
@@ -97,7 +97,7 @@ def has_unwritten_sector(
     """True if a sector with any of bytes `start` .. `end` (exclusive) was never written.
 
     A batch begins at `start` and should begin with `next_offset`. From there on such a sector has
-    nothing but zeros and the mark that ended the write before. Raises OSError.
+    nothing but zeros and the marker that ended the write before. Raises OSError.
     """
     sectors = _sectors_from(fs, handle, start, end)
     first = next(sectors)
@@ -109,7 +109,7 @@ def has_unwritten_sector(
 
 
 def _sectors_from(fs: FileSystem, handle: int, start: int, end: int) -> Iterator[bytearray]:
-    """All that lies behind `start` in each sector, with zeros in place of a mark at `start`."""
+    """All that lies behind `start` in each sector, with zeros in place of a marker at `start`."""
     at = start
     sectors_end = end + -end % _SECTOR_BYTES
     while at < sectors_end:
@@ -117,8 +117,8 @@ def _sectors_from(fs: FileSystem, handle: int, start: int, end: int) -> Iterator
         wanted_bytes = min(first_bytes + _WINDOW_BYTES, sectors_end - at)
         window = bytearray(fs.pread(handle, wanted_bytes, at))
         if at == start:
-            mark = slice(LEADING_ZEROS, MARKER_BYTES)
-            window[mark] = bytes(len(window[mark]))
+            marker = slice(LEADING_ZEROS, MARKER_BYTES)
+            window[marker] = bytes(len(window[marker]))
         yield window[:first_bytes]
         for begin in range(first_bytes, len(window), _SECTOR_BYTES):
             yield window[begin : begin + _SECTOR_BYTES]
@@ -146,7 +146,7 @@ def _window_sizes() -> Iterator[int]:
 
 
 def _last_group_start(fs: FileSystem, handle: int, start: int, data_end: int) -> int | None:
-    """Start of the last group by the mark at the end of the data, None if there is none."""
+    """Start of the last group by the marker at the end of the data, None if there is none."""
     position = data_end - MARKER_BYTES
     if position < start:
         return None
