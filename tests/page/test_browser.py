@@ -181,7 +181,7 @@ def test_a_leader_that_is_known_and_does_not_answer_is_not_said_to_lead(tab: Tab
     view = replace(quorum(), is_leader=False, role="follower", local=voter(1).key)
     with served(source_for(view, leader_id=lambda: None)) as (url, _):
         tab.go(url)
-        tab.wait_text("No leader answers", "h1")
+        tab.wait_text("No leader responds", "h1")
         assert "leader" not in tab.text("#replicas")
         assert "The last leader, node 2, does not respond to it" in tab.text("#since")
 

@@ -3,7 +3,7 @@
 "use strict";
 
 const POLL_MS = 1000;
-const ANSWER_MS = 4000;
+const RESPONSE_MS = 4000;
 const CLAIMS_MS = 3000;
 const GAP_S = 2.6;
 const SVG = "http://www.w3.org/2000/svg";
@@ -12,7 +12,7 @@ const $ = (id) => document.getElementById(id);
 const numbers = new Intl.NumberFormat("en");
 const past = { run: null, fields: [], samples: [], allS: 300, spanS: 300 };
 let paused = false;
-let lastAnswerMs = null;
+let lastResponseMs = null;
 let claimsAtMs = -CLAIMS_MS;
 let wake = () => {};
 
@@ -118,7 +118,7 @@ function showHead(now) {
   const { status } = now;
   const leader = now.leader_id;
   let heading = `Node ${leader} leads`;
-  if (leader === null) heading = status.leader_id === null ? "No leader" : "No leader answers";
+  if (leader === null) heading = status.leader_id === null ? "No leader" : "No leader responds";
   text($("leads"), heading);
   style($("leads"), leader === null ? "lost" : "");
   const since = `${clock(now.at_ms - status.role_since_s * 1000)} (${span(status.role_since_s)})`;
@@ -467,16 +467,16 @@ function split(seen, field) {
 // -- asking
 
 async function ask(path) {
-  const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
-  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
-  return answer.json();
+  const response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(RESPONSE_MS) });
+  if (!response.ok) throw new Error(`${path}: ${response.status}`);
+  return response.json();
 }
 
 function asSamples(rows) {
   return rows.map((row) => Object.fromEntries(past.fields.map((field, at) => [field, row[at]])));
 }
 
-// The newest samples come with every answer; all of them only when some are missing.
+// The newest samples come with every response; all of them only when some are missing.
 async function remember(now) {
   const last = past.samples.at(-1);
   if (last && past.run === now.run) {
@@ -501,7 +501,7 @@ async function look() {
     await remember(now);
   } catch (error) {
     console.warn(String(error));
-    const since = lastAnswerMs === null ? "" : ` since ${clock(lastAnswerMs)}`;
+    const since = lastResponseMs === null ? "" : ` since ${clock(lastResponseMs)}`;
     lamp("off", `no response${since}, trying again`);
     text($("leads"), "This node does not respond");
     text($("said"), "This node does not respond");
@@ -510,7 +510,7 @@ async function look() {
     return;
   }
   for (const show of SECTIONS) show(now);
-  lastAnswerMs = Date.now();
+  lastResponseMs = Date.now();
   lamp("on", "live");
   await lookAtClaims(now);
 }
@@ -521,7 +521,7 @@ async function lookAtClaims(now) {
   try {
     showClaims(await ask("claims.json"), now.at_ms);
   } catch (error) {
-    // Whether the node answers at all, the next look says.
+    // Whether the node responds at all, the next look says.
     console.warn(String(error));
   }
 }
