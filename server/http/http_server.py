@@ -55,7 +55,7 @@ READYZ: Final = "/readyz"
 
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json"
-_LOGGER = Logger("http")
+LOG = Logger("http")
 
 Pages = Mapping[str, Callable[[str], Awaitable["Page"]]]
 
@@ -275,7 +275,7 @@ class HttpServer:
         except Exception as error:  # a page that fails must not end the server
             fields = self._failure_lines.take_fields()
             if fields is not None:
-                _LOGGER.exception("page failed", error, path=request.path, **fields)
+                LOG.exception("page failed", error, path=request.path, **fields)
             text = b"the page could not be made; the log says why\n"
             failed = Page(text, status=HTTPStatus.INTERNAL_SERVER_ERROR)
             return _response(failed, is_head=is_head)
@@ -284,7 +284,7 @@ class HttpServer:
         fields = self._tls_lines.take_fields()
         if fields is not None:
             peer, why = ends_of(writer.transport).peer, CloseReason.MALFORMED.value
-            _LOGGER.warning(
+            LOG.warning(
                 "connection closed", peer=peer, listener=HTTP, why=why, reason=TLS_HERE, **fields
             )
 

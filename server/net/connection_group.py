@@ -24,7 +24,7 @@ from quorumd.server.net.unfinished import Refusable, UnfinishedRequests
 from quorumd.server.net.unsent import UnsentResponses
 from quorumd.wire.errors import MalformedMessage, UnsupportedVersion
 
-_LOGGER: Final = Logger("net")
+LOG: Final = Logger("net")
 CLOSE_LINES_PER_S: Final = 20
 """Of the log, for connections that end, after a burst: a stranger can cause them at will."""
 
@@ -201,5 +201,5 @@ class ConnectionGroup(Generic[C]):
             fields["client"] = client
         at = {"peer": connection.peer, "listener": connection.listener.name}
         # A client that asks nothing for long is as usual as one that goes.
-        write = _LOGGER.info if fields.get("why") == CloseReason.IDLE else _LOGGER.warning
+        write = LOG.info if fields.get("why") == CloseReason.IDLE else LOG.warning
         write(message, **at, **fields)

@@ -22,7 +22,7 @@ NO_KEY: Final = 1 << 15
 WAITS: Final = True
 Steps = Generator[bool | None, None, None]
 """Steps of a request that are left. One that is WAITS has done nothing, since others have to end before."""
-_LOGGER: Final = Logger("net")
+LOG: Final = Logger("net")
 
 
 def head_of(frame: bytes) -> tuple[int, int, int]:
@@ -159,7 +159,7 @@ class InboundRequest:
         if not isinstance(error, MalformedMessage):
             closed, reason = CloseReason.FAILED, f"the request could not be handled: {error}"
             about = {"api_key": self.api_key, "version": self.api_version}
-            _LOGGER.exception("request failed", error, peer=self.connection.peer, **about)
+            LOG.exception("request failed", error, peer=self.connection.peer, **about)
         if self.response is None:
             self.close(reason, closed)
         else:

@@ -22,7 +22,7 @@ RENEWAL_S = 60.0
 """Within this time all connections and links are made anew."""
 RESPONSE_WAIT_S = 5.0
 """Part of it that a request may take that was in flight before."""
-_LOGGER: Final = Logger("tls")
+LOG: Final = Logger("tls")
 
 T = TypeVar("T", Connection, TlsStream)
 
@@ -62,9 +62,7 @@ class Renewal:
                 connection.close(CloseReason.EXPIRED, "the client's certificate has expired")
         for link in list(self._links()):
             if _is_expired(link.identity, wall_s):
-                _LOGGER.warning(
-                    "link closed: the other node's certificate has expired", host=link.host
-                )
+                LOG.warning("link closed: the other node's certificate has expired", host=link.host)
                 link.close()
 
     def _spread(

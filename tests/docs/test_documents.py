@@ -144,6 +144,23 @@ def keys_told_by(function: Callable[..., object]) -> Iterator[str]:
                 yield key
 
 
+def test_log_lines_are_explained_by_their_areas_and_with_their_words() -> None:
+    code = "\n".join(module.text for folder in LINKED for module in modules_below(folder))
+    table = OPERATIONS.partition("\n| area and message | meaning |\n")[2].partition("\n\n")[0]
+    cells = "\n".join(re.findall(r"^\| (`.+?`) \|", table, re.MULTILINE))
+    lines = re.findall(r"`(\w+) +([^`]+)`(?: / `([^`]+)`)?", cells)
+    assert {area for area, *_ in lines} == {*re.findall(r'\bLogger\("(\w+)"\)', code)}
+    messages = [message for _, *several in lines for message in several]
+    words = [
+        word.strip()
+        for message in messages
+        for word in re.split(r"\.\.\.|<\w+>|\b\w+=", message)
+        if word.strip()
+    ]
+    assert [word for word in words if word not in code] == []
+    assert len(words) > 15
+
+
 def test_every_option_and_column_of_the_data_source_is_listed() -> None:
     text = (ROOT / "docs/spark-source.md").read_text()
     options, _, columns = text.partition("\n## Columns")
