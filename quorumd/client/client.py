@@ -18,15 +18,14 @@ from quorumd.client.connector import Connector
 from quorumd.client.description import QuorumDescription, description_from
 from quorumd.client.download import OnDownloadProgress, SnapshotDownloader
 from quorumd.client.errors import (
-    ConnectionFailed,
     NotSupported,
     OffsetOutOfRange,
+    only_partition,
 )
 from quorumd.client.events import LogEvent
 from quorumd.client.leader import LeaderFinder, check, cluster_id_of
 from quorumd.client.producer import (
     BATCH_BYTES_DEFAULT,
-    TRY_TIMEOUT_MS,
     WHOLE_BATCH,
     Producer,
     ProducerIdentity,
@@ -36,13 +35,12 @@ from quorumd.client.reading import (
     Fetched,
     RawFetched,
     fetched_from,
-    only_fetched,
     raw_fetched_from,
 )
 from quorumd.client.security import Security
 from quorumd.client.spool import SnapshotSpool
 from quorumd.client.subscription import FOLLOWED_BYTES, LogSubscription
-from quorumd.client.timing import Deadline
+from quorumd.client.timing import TRY_TIMEOUT_MS, Deadline
 from quorumd.raft.types import Address, SnapshotId
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.describe_quorum import (
@@ -64,7 +62,6 @@ from quorumd.wire.messages.list_offsets import (
     ListOffsetsRequestPartition,
     ListOffsetsRequestTopic,
     ListOffsetsResponse,
-    ListOffsetsResponsePartition,
 )
 from quorumd.wire.metadata_topic import PARTITION, TOPIC, TOPIC_ID
 from quorumd.wire.records import Record
@@ -282,7 +279,7 @@ class QuorumClient(BaseClient):
             if response.error_code == ErrorCode.INVALID_REQUEST:
                 raise NotSupported(ONLY_FOR_REPLICAS.format(connection.address))
             check(READ, response.error_code)
-            partition = only_fetched(response)
+            partition = only_partition(topic.partitions for topic in response.responses)
             if partition.error_code == ErrorCode.INVALID_REQUEST:
                 raise NotSupported(ONLY_FOR_REPLICAS.format(connection.address))
             if partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -388,9 +385,9 @@ class QuorumClient(BaseClient):
 
         async def ask(connection: ClientConnection) -> OffsetAndTimestamp:
             response = await connection.request(
-                request, ListOffsetsResponse, timeout_s=_try_timeout_s(deadline)
+                request, ListOffsetsResponse, timeout_s=deadline.try_s()
             )
-            partition = only_listed(response)
+            partition = only_partition(topic.partitions for topic in response.topics)
             check("look up an offset", partition.error_code)
             return OffsetAndTimestamp(partition.offset, partition.timestamp)
 
@@ -414,14 +411,12 @@ class QuorumClient(BaseClient):
 
         async def ask(connection: ClientConnection) -> QuorumDescription:
             response = await connection.request(
-                request, DescribeQuorumResponse, timeout_s=_try_timeout_s(deadline)
+                request, DescribeQuorumResponse, timeout_s=deadline.try_s()
             )
             check(goal, response.error_code, message=response.error_message)
-            partitions = [each for topic in response.topics for each in topic.partitions]
-            if len(partitions) != 1:
-                raise ConnectionFailed(f"responded for {len(partitions)} partitions instead of one")
-            check(goal, partitions[0].error_code, message=partitions[0].error_message)
-            cluster_id = await cluster_id_of(connection, _try_timeout_s(deadline))
+            partition = only_partition(topic.partitions for topic in response.topics)
+            check(goal, partition.error_code, message=partition.error_message)
+            cluster_id = await cluster_id_of(connection, deadline.try_s())
             return description_from(response, cluster_id)
 
         return await self._finder.at_leader(goal, deadline, ask)
@@ -471,15 +466,3 @@ def offsets_request(
     partition = ListOffsetsRequestPartition(partition_index=PARTITION, timestamp=timestamp)
     topic = ListOffsetsRequestTopic(name=TOPIC, partitions=(partition,))
     return ListOffsetsRequest(replica_id=replica_id, topics=(topic,), timeout_ms=timeout_ms)
-
-
-def only_listed(response: ListOffsetsResponse) -> ListOffsetsResponsePartition:
-    """The only partition of a response. Raises ConnectionFailed if it has another number of them."""
-    partitions = [each for topic in response.topics for each in topic.partitions]
-    if len(partitions) != 1:
-        raise ConnectionFailed(f"responded for {len(partitions)} partitions instead of one")
-    return partitions[0]
-
-
-def _try_timeout_s(deadline: Deadline) -> float:
-    return min(TRY_TIMEOUT_MS / 1000, deadline.remaining_s())

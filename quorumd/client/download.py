@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from quorumd.client.connection import ClientConnection
-from quorumd.client.errors import ConnectionFailed, NotSupported
+from quorumd.client.errors import ConnectionFailed, NotSupported, only_partition
 from quorumd.client.leader import LeaderFinder, RetriableError, check
-from quorumd.client.producer import TRY_TIMEOUT_MS
-from quorumd.client.reading import READ, only_fetched
+from quorumd.client.reading import READ
 from quorumd.client.spool import SnapshotSpool
-from quorumd.client.timing import Deadline
+from quorumd.client.timing import TRY_TIMEOUT_MS, Deadline
 from quorumd.raft.types import KAFKA_SNAPSHOT_MAX_BYTES, SnapshotId
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.errors import CorruptBatch
@@ -162,10 +161,7 @@ class SnapshotDownloader:
         if response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
             raise self._vanished(spool)
         check(_GOAL, response.error_code)
-        partitions = [each for topic in response.topics for each in topic.partitions]
-        if len(partitions) != 1:
-            raise ConnectionFailed(f"responded for {len(partitions)} partitions instead of one")
-        chunk = partitions[0]
+        chunk = only_partition(topic.partitions for topic in response.topics)
         if chunk.error_code in _VANISHED:
             raise self._vanished(spool)
         check(_GOAL, chunk.error_code, response=response, partition=chunk)
@@ -198,7 +194,7 @@ async def _fetch_as_replica(connection: ClientConnection, epoch: int) -> FetchRe
             _replica_request(epoch), FetchResponse, timeout_s=TRY_TIMEOUT_MS / 1000
         )
         check(READ, response.error_code)
-        partition = only_fetched(response)
+        partition = only_partition(topic.partitions for topic in response.responses)
         known = partition.current_leader.leader_epoch
         if partition.error_code not in _OTHER_EPOCH or known <= epoch:
             check(READ, partition.error_code, response=response, partition=partition)

@@ -7,8 +7,8 @@ or for seconds at the leader.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from quorumd.client.error_messages import explain
 from quorumd.config.errors import PicklableError
@@ -18,6 +18,8 @@ from quorumd.wire.error_codes import ErrorCode
 
 _SHOWN_BYTES = 80
 """Of a key, in a message."""
+
+P = TypeVar("P")
 
 
 class QuorumError(PicklableError):
@@ -241,6 +243,14 @@ def error_code(value: int) -> ErrorCode:
         return ErrorCode(value)
     except ValueError:
         return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def only_partition(topics: Iterable[Sequence[P]]) -> P:
+    """The one partition of all topics of a response. Raises ConnectionFailed if there are none or several."""
+    found = [each for partitions in topics for each in partitions]
+    if len(found) != 1:
+        raise ConnectionFailed(f"responded for {len(found)} partitions instead of one")
+    return found[0]
 
 
 def server_message(response: Any) -> str | None:

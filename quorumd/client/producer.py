@@ -23,9 +23,10 @@ from quorumd.client.errors import (
     QuorumUnavailable,
     RequestRefused,
     error_code,
+    only_partition,
 )
 from quorumd.client.leader import LeaderFinder, RetriableError, check
-from quorumd.client.timing import Deadline, RetryBackoff
+from quorumd.client.timing import TRY_TIMEOUT_MS, Deadline, RetryBackoff
 from quorumd.security.errors import CertificateProblem
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -34,7 +35,6 @@ from quorumd.wire.messages.produce import (
     ProduceRequestPartition,
     ProduceRequestTopic,
     ProduceResponse,
-    ProduceResponsePartition,
 )
 from quorumd.wire.metadata_topic import PARTITION, TOPIC, TOPIC_ID
 from quorumd.wire.records import BATCH_OVERHEAD, Record, build_batch
@@ -44,8 +44,6 @@ WHOLE_BATCH = 1 << 30
 """Bytes: more than any node takes, so that a batch is never split."""
 IN_FLIGHT_MAX = 5
 """As many batches as a leader remembers of a producer; it could not recognise older ones as duplicates."""
-TRY_TIMEOUT_MS = 3000
-"""A leader that does not respond for longer has probably been replaced."""
 ACKS_ALL = -1
 
 _GOAL = "append to the log"
@@ -160,7 +158,7 @@ class Producer:
 
         async def ask(connection: ClientConnection) -> ProducerIdentity:
             response = await connection.request(
-                request, InitProducerIdResponse, timeout_s=_try_timeout_s(deadline)
+                request, InitProducerIdResponse, timeout_s=deadline.try_s()
             )
             check(_GOAL, response.error_code)
             return ProducerIdentity(response.producer_id, response.producer_epoch)
@@ -240,7 +238,7 @@ class Producer:
             )
         frame = sent.response.result()
         response = connection.read(frame, sent, ProduceResponse)
-        partition = _only_partition(response)
+        partition = only_partition(topic.partition_responses for topic in response.responses)
         error = error_code(partition.error_code)
         if error is ErrorCode.INVALID_RECORD and partition.record_errors:
             message = partition.record_errors[0].batch_index_error_message
@@ -276,20 +274,9 @@ def produce_request(batch: bytes, *, timeout_ms: int) -> ProduceRequest:
     )
 
 
-def _only_partition(response: ProduceResponse) -> ProduceResponsePartition:
-    partitions = [each for topic in response.responses for each in topic.partition_responses]
-    if len(partitions) != 1:
-        raise ConnectionFailed(f"responded for {len(partitions)} partitions instead of one")
-    return partitions[0]
-
-
 def _size_bytes(record: Record) -> int:
     """About what the record takes in a batch; never less."""
     size_bytes = _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
     for name, value in record.headers:
         size_bytes += 10 + 4 * len(name) + len(value or b"")
     return size_bytes
-
-
-def _try_timeout_s(deadline: Deadline) -> float:
-    return min(TRY_TIMEOUT_MS / 1000, deadline.remaining_s())

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from quorumd.client.errors import ConnectionFailed
 from quorumd.wire.control_records import LeaderChange, decode_control_batch
 from quorumd.wire.errors import CorruptBatch
-from quorumd.wire.messages.fetch import FetchResponse, FetchResponsePartition
+from quorumd.wire.messages.fetch import FetchResponsePartition
 from quorumd.wire.records import BatchHeader, Record, iter_records, scan
 
 READ = "read the log"
@@ -66,14 +66,6 @@ class RawFetched(NamedTuple):
 
     data: memoryview
     batches: list[tuple[int, BatchHeader]]
-
-
-def only_fetched(response: FetchResponse) -> FetchResponsePartition:
-    """The only partition of a response. Raises ConnectionFailed if it has another number of them."""
-    partitions = [each for topic in response.responses for each in topic.partitions]
-    if len(partitions) != 1:
-        raise ConnectionFailed(f"responded for {len(partitions)} partitions instead of one")
-    return partitions[0]
 
 
 async def batches_from(

@@ -15,12 +15,17 @@ from quorumd.client.client import (
     ONLY_FOR_REPLICAS,
     fetch_request,
     offsets_request,
-    only_listed,
 )
 from quorumd.client.connection import ClientConnection
-from quorumd.client.errors import ConnectionFailed, NotSupported, RequestRefused, error_code
+from quorumd.client.errors import (
+    ConnectionFailed,
+    NotSupported,
+    RequestRefused,
+    error_code,
+    only_partition,
+)
 from quorumd.client.leader import cluster_id_of
-from quorumd.client.reading import RawFetched, only_fetched, raw_batches_from
+from quorumd.client.reading import RawFetched, raw_batches_from
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.fetch import FetchRequest, FetchResponse
 from quorumd.wire.messages.list_offsets import ListOffsetsResponse, ListOffsetsResponsePartition
@@ -72,7 +77,7 @@ class ReplicaLog:
             request, FetchResponse, timeout_s=self._timeout_s, version=version
         )
         self._check(response.error_code)
-        partition = only_fetched(response)
+        partition = only_partition(topic.partitions for topic in response.responses)
         if partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return None
         self._check(partition.error_code)
@@ -85,7 +90,7 @@ class ReplicaLog:
         response = await self._connection.request(
             request, ListOffsetsResponse, timeout_s=self._timeout_s
         )
-        partition = only_listed(response)
+        partition = only_partition(topic.partitions for topic in response.topics)
         self._check(partition.error_code)
         if partition.offset < 0:
             raise ConnectionFailed(f"says that its log begins or ends at {partition.offset}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import time
 
+TRY_TIMEOUT_MS = 3000
+"""A leader that does not respond for longer has probably been replaced."""
 BACKOFF_MIN_MS = 20
 BACKOFF_MAX_MS = 1000
 _RANDOM = random.SystemRandom()
@@ -28,6 +30,10 @@ class Deadline:
     def remaining_ms(self) -> int:
         """Milliseconds left, never below 0."""
         return int(self.remaining_s() * 1000)
+
+    def try_s(self) -> float:
+        """Seconds that one of several tries may take."""
+        return min(TRY_TIMEOUT_MS / 1000, self.remaining_s())
 
     @property
     def has_passed(self) -> bool:

@@ -10,7 +10,8 @@ import pytest
 from quorumd import AppendFailed, QuorumClient
 from quorumd.client.addresses import parse_addresses
 from quorumd.client.leader import LeaderFinder
-from quorumd.client.producer import TRY_TIMEOUT_MS, Producer, ProducerIdentity
+from quorumd.client.producer import Producer, ProducerIdentity
+from quorumd.client.timing import TRY_TIMEOUT_MS
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.init_producer_id import InitProducerIdRequest
 from quorumd.wire.messages.produce import ProduceRequest
