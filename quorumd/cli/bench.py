@@ -311,7 +311,7 @@ class _Worker:
 
 
 class _Stall:
-    """Ends a connection on which nothing was answered for some seconds; one timer, not one each."""
+    """Ends a connection that has got no response for some seconds; one timer, not one each."""
 
     def __init__(self, connection: ClientConnection, loop: asyncio.AbstractEventLoop) -> None:
         self.moved = False

@@ -4,7 +4,7 @@
         await admin.add_voter(4)
         await admin.transfer_leader(4)
 
-The leader makes one change at a time and answers when it is committed. Every call is safe to repeat.
+The leader makes one change at a time and responds when it is committed. Every call is safe to repeat.
 Source: KIP-856 (AddVoter, RemoveVoter, disk failure recovery), KIP-642 (reassignment).
 """
 

@@ -325,7 +325,7 @@ class QuorumClient(BaseClient):
 
         Uses connections of its own. `on_progress` gets the bytes of a snapshot that have arrived, and its
         size in bytes. `on_response` is called whenever the leader has responded, also when nothing is new;
-        `min_bytes` before each request, for how much is to be new before the leader answers at once.
+        `min_bytes` before each request, for how much is to be new before the leader responds at once.
         """
         own = QuorumClient(
             self._bootstrap,

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 _PROBE_S: Final = 1.0
 _SETTLED_NS: Final = 2_000_000_000
 """A file that is younger than this may be written again without a new time of modification."""
-_TLS_ANSWERS: Final = (b"\x15", b"\x16")
-"""The first byte of what answers a hello: an alert, or a handshake."""
+_TLS_RESPONSES: Final = (b"\x15", b"\x16")
+"""The first byte of the response to a hello: an alert, or a handshake."""
 
 T = TypeVar("T")
 _ProtocolFactory = Callable[[ClientConnection], asyncio.BaseProtocol]
@@ -222,7 +222,7 @@ async def _dialled(
 
 
 async def _connected(names: NameLookups, address: Address, timeout_s: float) -> socket.socket:
-    """To the first address of the host that answers. Raises OSError."""
+    """To the first address of the host that responds. Raises OSError."""
     return await _at_each(await names.addresses_of(address), timeout_s, _connected_to)
 
 
@@ -272,7 +272,7 @@ def _why_not_connected(error: OSError) -> str:
 
 
 async def _speaks_tls(names: NameLookups, address: Address, timeout_s: float) -> bool:
-    """True if a hello of TLS is answered. Nothing is verified, and nothing else sent."""
+    """True if a hello gets a response of TLS. Nothing is verified, and nothing else sent."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -286,7 +286,7 @@ async def _speaks_tls(names: NameLookups, address: Address, timeout_s: float) ->
             reader, writer = await asyncio.open_connection(sock=sock)
             try:
                 writer.write(hello.read())
-                return await reader.read(1) in _TLS_ANSWERS
+                return await reader.read(1) in _TLS_RESPONSES
             finally:
                 writer.transport.abort()
     return False

@@ -1,9 +1,9 @@
 """Downloads the newest snapshot of a quorum from the leader, chunk by chunk.
 
-A Fetch as a replica without an id sends it, from offset 0, is answered with the leader's epoch and the
-id of its newest snapshot; FetchSnapshot then reads that snapshot. A snapshot has the same bytes on every
+The response to a Fetch as a replica without an id sends it, from offset 0, has the leader's epoch and the id
+of its newest snapshot; FetchSnapshot then reads that snapshot. A snapshot has the same bytes on every
 node, so the download continues at its position when the leader changes.
-Source: KIP-595 (Fetch), KIP-630 (FetchSnapshot). A Kafka leader answers every error with -1.
+Source: KIP-595 (Fetch), KIP-630 (FetchSnapshot). A Kafka leader responds with -1 to every error.
 """
 
 from __future__ import annotations

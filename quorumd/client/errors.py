@@ -78,7 +78,7 @@ class ClientClosed(QuorumError):
 
 
 class RequestRefused(QuorumError):
-    """A server answered with an error code (`error`) that a retry does not cure."""
+    """A server responded with an error code (`error`) that a retry does not cure."""
 
     def __init__(self, goal: str, error: ErrorCode, server_message: str | None = None) -> None:
         self.error = error

@@ -191,7 +191,7 @@ class LeaderFinder:
             self._failed = (address, self._epoch)
 
     def retry_later(self, address: Address, error: RetriableError) -> None:
-        """The node answered with a retriable error; follows its leader hint if there is one."""
+        """The node responded with a retriable error; follows its leader hint if there is one."""
         self.failures[address] = error.reason
         if not error.stay:
             self._leader = error.hint if error.hint != address else None
@@ -388,7 +388,7 @@ async def _by_describe_cluster(connection: ClientConnection, timeout_s: float) -
     if response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE:
         return LeaderReply(connection.address, -1, ())
     if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-        # A controller offers the request, and answers so until it has read the metadata version in its log.
+        # A controller offers the request, and responds so until it has read the metadata version in its log.
         raise RetriableError(
             f"does not say who leads as long as it does not know its log: {response.error_message}"
         )

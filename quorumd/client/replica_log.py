@@ -1,6 +1,6 @@
 """The log of one replica, leader or not, as its node serves it.
 
-Asked by replica -2, Kafka's debugging consumer, a node answers Fetch and ListOffsets from its own log, up
+Asked by replica -2, Kafka's debugging consumer, a node serves Fetch and ListOffsets from its own log, up
 to its high watermark. There are no retries here.
 Source: Apache Kafka, ReplicaVerificationTool; docs/protocol.md.
 """

@@ -73,7 +73,7 @@ async def _taken_at(
         return await connection.request(
             TakeSnapshotRequest(timeout_ms=timeout_ms),
             TakeSnapshotResponse,
-            # The node answers in time by itself, and says how far it is.
+            # The node responds in time by itself, and says how far it is.
             timeout_s=timeout_ms / 1000 + CONNECT_TIMEOUT_S,
         )
     finally:

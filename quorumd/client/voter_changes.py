@@ -1,6 +1,6 @@
-"""The requests that change the voters or the leader, sent until the leader answers that the change is done.
+"""The requests that change the voters or the leader, sent until the leader responds that the change is done.
 
-The leader answers when the change is committed. Meanwhile the client describes the quorum on another
+The leader responds when the change is committed. Meanwhile the client describes the quorum on another
 connection, reports what the leader waits for, and closes the connection to a deposed leader. Sending a
 request again is safe.
 Source: KIP-853 (AddRaftVoter, RemoveRaftVoter), KIP-455 (AlterPartitionReassignments).
@@ -331,7 +331,7 @@ class ChangeClient:
             await asyncio.sleep(POLL_S)
 
     def _leave_deposed_leader(self, quorum: QuorumDescription) -> None:
-        """A deposed leader that hangs would not answer before the client's timeout."""
+        """A deposed leader that hangs would not respond before the client's timeout."""
         connection = self._finder.open_connection
         at = () if quorum.leader is None else quorum.leader.endpoints
         if connection is not None and connection.address not in [

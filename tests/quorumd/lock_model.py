@@ -1,7 +1,7 @@
 """A log, clocks of different rates, and processes that contend for one lock: everything that a seed draws.
 
-Requests are late, doubled or lost, answers too; readers lag; processes are stopped and go on. What is judged
-is real time: never do two processes believe, each by its own clock, that they hold the lock.
+Requests are late, doubled or lost, responses too; readers lag; processes are stopped and go on. Judged is the
+real time: never do two processes believe, each by its own clock, that they hold the lock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quorumd.wire.records import Record
 PLACE = Place(ClaimKind.LOCK, "a")
 TTL_MS = 1000
 RATES = (0.96, 1.04)
-ANSWER_S = 0.3
+RESPONSE_S = 0.3
 CALM_S = 60.0
 """Behind the faults: everybody gets the lock then."""
 
@@ -78,7 +78,7 @@ class Process:
     phase: str = "idle"
     acquired: int = 0
     writing: int = 0
-    """The number of the write whose answer is waited for, 0 if there is none."""
+    """The number of the write whose response is waited for, 0 if there is none."""
     stopped_until_s: float = 0.0
     until_s: float = 0.0
     claims: int = 0
@@ -94,7 +94,7 @@ class Process:
         return self.contender.holds(self.clock_s(now_s))
 
     def read(self, log: ModelLog, end_offset: int, now_s: float) -> None:
-        self.board.answered.note(self.clock_s(now_s))
+        self.board.leader_time.note(self.clock_s(now_s))
         for record in log.records[self.position : end_offset]:
             change = KeyChange(record.key or b"", record.value, record.offset, 0)
             self.board.apply(change, self.clock_s(now_s))
@@ -102,7 +102,7 @@ class Process:
 
 
 class LockModel:
-    """One run. `pace` below 1 makes readers, requests and answers so much quicker.
+    """One run. `pace` below 1 makes readers, requests and responses so much quicker.
 
     With `only_outages` nothing goes wrong but that there is no leader for a while: no process is stopped, and
     no request late or lost.
@@ -288,13 +288,13 @@ class LockModel:
                 own = (PLACE.key, Place(PLACE.kind, PLACE.name, contender.claim).key)
                 self.expelled += sum(record.key not in own for record in write.records)
             if self.is_calm or self.draw.random() > 0.1:
-                self._later(self._delay_s(), lambda: answer(base))
+                self._later(self._delay_s(), lambda: respond(base))
 
-        def answer(base: int | None) -> None:
+        def respond(base: int | None) -> None:
             if process.writing != number:
                 return
             if self.now_s < process.stopped_until_s and not self.is_calm:
-                self._later(process.stopped_until_s - self.now_s, lambda: answer(base))
+                self._later(process.stopped_until_s - self.now_s, lambda: respond(base))
                 return
             process.writing = 0
             if base is not None:
@@ -306,4 +306,4 @@ class LockModel:
 
         for _ in range(copies):
             self._later(self._delay_s(), arrive)
-        self._later(ANSWER_S, give_up)
+        self._later(RESPONSE_S, give_up)

@@ -17,7 +17,7 @@ from quorumd.client.coordination.contender import (
     turn_s,
     watching_s,
 )
-from quorumd.client.coordination.contest import SILENCE_S, AnsweredTime, Contest, SeenRecord
+from quorumd.client.coordination.contest import SILENCE_S, Contest, LeaderTime, SeenRecord
 from quorumd.client.coordination.keys import ClaimKind, Place
 from quorumd.client.coordination.registration import Registrant
 from quorumd.wire.records import Record
@@ -42,17 +42,17 @@ def seen(claim: str, offset: int, *, client: str = OTHER, at_s: float = 0.0) -> 
 
 
 def free_name() -> Contest:
-    """Free since the second 0, in which the leader answered."""
-    answered = AnsweredTime()
-    answered.note(0.0)
-    return Contest(answered, answered.at(0.0))
+    """Free since the second 0, in which the leader responded."""
+    leader_time = LeaderTime()
+    leader_time.note(0.0)
+    return Contest(leader_time, leader_time.at(0.0))
 
 
-def answering(contest: Contest, end_s: float) -> None:
-    """The leader answers all the time until then."""
+def responding(contest: Contest, end_s: float) -> None:
+    """The leader responds all the time until then."""
     for step in range(int(end_s / SILENCE_S) + 1):
-        contest.answered.note(min(end_s, step * SILENCE_S))
-    contest.answered.note(end_s)
+        contest.leader_time.note(min(end_s, step * SILENCE_S))
+    contest.leader_time.note(end_s)
 
 
 def written(step: ClaimWrite | WaitUntil | None) -> ClaimWrite:
@@ -154,12 +154,12 @@ def test_the_next_one_is_watched_for_the_ttl_and_a_turn_of_each_client() -> None
 
 def test_who_is_second_waits_for_the_ttl_of_a_silent_holder_and_a_turn() -> None:
     contest = free_name()
-    contest.holder = seen(OTHER, 0)._replace(answered_s=contest.answered.at(0.0))
+    contest.holder = seen(OTHER, 0)._replace(leader_time_s=contest.leader_time.at(0.0))
     contest.put(OTHER, seen(OTHER, 1), is_own=False)
     contest.put(OWN, seen(OWN, 2, client=OWN), is_own=True)
     assert turn_s(contest, OTHER, 0.0) == LAPSE_S
     assert turn_s(contest, OWN, 0.0) == LAPSE_S + TURN_S
-    answering(contest, 4.0)
+    responding(contest, 4.0)
     at_s = turn_s(contest, OWN, 4.0)
     assert at_s is not None
     assert abs(at_s - LAPSE_S - TURN_S) < 1e-9
@@ -208,7 +208,7 @@ def test_who_is_not_the_first_in_the_queue_does_not_write_its_record_again() -> 
     contest.holder = seen(THIRD, 9, at_s=9.0)
     contest.put(OTHER, seen(OTHER, 0), is_own=False)
     assert list(contest.queue) == [OTHER, OWN]
-    answering(contest, 9.0)
+    responding(contest, 9.0)
     assert contender.next_step(contest, 10, 9.0) == WaitUntil(turn_s(contest, OWN, 9.0))
 
 
@@ -217,7 +217,7 @@ def test_who_becomes_the_first_lets_the_one_before_begin() -> None:
     contest.put(OTHER, seen(OTHER, 1), is_own=False)
     contender = waiting_first(contest)
     contest.put(OWN, contest.queue[OWN]._replace(offset=2), is_own=True)
-    answering(contest, 6.0)
+    responding(contest, 6.0)
     assert isinstance(contender.next_step(contest, 3, 6.0), WaitUntil)
     del contest.queue[OTHER]
     contest.holder = seen(OTHER, 3, at_s=6.0)
@@ -246,7 +246,7 @@ def test_who_acquires_takes_those_before_it_and_itself_out_of_the_queue() -> Non
     contest.put(OWN, seen(OWN, 1, client=OWN), is_own=True)
     contest.put(THIRD, seen(THIRD, 2), is_own=False)
     contender = Contender(NAME, record_of(OWN, OWN))
-    answering(contest, TURN_S + 0.1)
+    responding(contest, TURN_S + 0.1)
     step = written(contender.next_step(contest, 3, TURN_S + 0.1))
     assert step.intent is Intent.ACQUIRE
     assert keys_of(step) == {NAME.key: True, OTHER_PLACE.key: False, OWN_PLACE.key: False}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumd.client.coordination.claim_record import ClaimRecord
-from quorumd.client.coordination.contest import SILENCE_S, AnsweredTime, ContestBoard
+from quorumd.client.coordination.contest import SILENCE_S, ContestBoard, LeaderTime
 from quorumd.client.coordination.keys import ClaimKind, Place
 from quorumd.client.view import KeyChange
 
@@ -56,21 +56,21 @@ class Watched:
 
 
 def test_no_more_than_a_second_is_counted_of_the_time_from_one_answer_to_the_next() -> None:
-    answered = AnsweredTime()
-    answered.note(100.0)
-    begun_s = answered.at(100.0)
-    answered.note(100.4)
-    assert not answered.is_stopped(100.4 + SILENCE_S / 2)
-    answered.note(130.0)
-    assert abs(answered.at(130.0) - begun_s - 0.4 - SILENCE_S) < 1e-9
-    assert abs(answered.at(130.3) - begun_s - 0.7 - SILENCE_S) < 1e-9
-    assert answered.is_stopped(130.0 + SILENCE_S)
+    leader_time = LeaderTime()
+    leader_time.note(100.0)
+    begun_s = leader_time.at(100.0)
+    leader_time.note(100.4)
+    assert not leader_time.is_stopped(100.4 + SILENCE_S / 2)
+    leader_time.note(130.0)
+    assert abs(leader_time.at(130.0) - begun_s - 0.4 - SILENCE_S) < 1e-9
+    assert abs(leader_time.at(130.3) - begun_s - 0.7 - SILENCE_S) < 1e-9
+    assert leader_time.is_stopped(130.0 + SILENCE_S)
 
 
 def test_a_leader_whose_records_are_read_has_answered() -> None:
     watched = Watched()
     watched.write(1, holder=ONE, now_s=50.0)
-    assert not watched.board.answered.is_stopped(50.0)
+    assert not watched.board.leader_time.is_stopped(50.0)
 
 
 def test_who_is_written_again_keeps_the_place_and_who_queues_again_has_a_new_one() -> None:
@@ -119,7 +119,7 @@ def test_those_who_wait_outlast_the_holder_and_are_forgotten_with_the_last_of_th
     watched.write(2, waiter=TWO)
     watched.delete(3, now_s=5.0)
     assert watched.queue == [TWO]
-    assert watched.board.contest(NAME).free_since_s == watched.board.answered.at(5.0)
+    assert watched.board.contest(NAME).free_since_s == watched.board.leader_time.at(5.0)
     watched.delete(4, waiter=TWO)
     assert watched.board.contests == {}
 

@@ -8,7 +8,7 @@ import pytest
 
 from quorumd.client.coordination import contender as rules
 from quorumd.client.coordination.contender import ClaimWrite, Contender, Intent, WaitUntil
-from quorumd.client.coordination.contest import AnsweredTime, Contest, SeenRecord
+from quorumd.client.coordination.contest import Contest, LeaderTime, SeenRecord
 from tests.quorumd.lock_model import LockModel, MakeContender, NoHeir, Overlap
 
 pytestmark = pytest.mark.sim
@@ -46,7 +46,7 @@ def test_an_outage_costs_nobody_the_place_in_the_queue() -> None:
 
 
 def test_a_turn_that_an_outage_counts_for_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AnsweredTime, "at", lambda self, now_s: now_s)
+    monkeypatch.setattr(LeaderTime, "at", lambda self, now_s: now_s)
 
     def is_seen_here(seed: int) -> bool:
         model = LockModel(seed, size=5, only_outages=True)
@@ -56,8 +56,8 @@ def test_a_turn_that_an_outage_counts_for_is_seen(monkeypatch: pytest.MonkeyPatc
     assert any(map(is_seen_here, SEEDS))
 
 
-class CountsFromTheAnswer(Contender):
-    """The ttl begins when the answer comes."""
+class CountsFromTheResponse(Contender):
+    """The ttl begins when the response comes."""
 
     def next_step(
         self, contest: Contest, end_offset: int, now_s: float
@@ -140,7 +140,7 @@ class TakesWhatIsUnseenForUnchanged(Contender):
 
 
 MISTAKES: dict[MakeContender, int] = {
-    CountsFromTheAnswer: 1,
+    CountsFromTheResponse: 1,
     CountsFromTheNewestAttempt: 60,
     NeverLooksAtTheClock: 2,
     Unconditional: 2,

@@ -1,4 +1,4 @@
-"""What any client may delete of others: claims that are over, by the time in which the leader answered."""
+"""What any client may delete of others: claims that are over, by the time in which the leader responded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG_S = OVER_TTLS * TTL_S + 2 * TURN_S
 
 def board_at(now_s: float = 0.0) -> ContestBoard:
     board = ContestBoard(lambda claim: None)
-    board.answered.note(now_s)
+    board.leader_time.note(now_s)
     return board
 
 
@@ -27,20 +27,20 @@ def write(board: ContestBoard, place: Place, now_s: float, claim: str = CLAIM) -
     board.apply(KeyChange(place.key, record.encoded(), 0, 0), now_s)
 
 
-def answers(board: ContestBoard, begin_s: float, end_s: float) -> None:
-    """The leader answers all the time."""
+def responds(board: ContestBoard, begin_s: float, end_s: float) -> None:
+    """The leader responds all the time."""
     now_s = begin_s
     while now_s < end_s:
         now_s = min(end_s, now_s + SILENCE_S / 2)
-        board.answered.note(now_s)
+        board.leader_time.note(now_s)
 
 
 def test_a_holder_is_over_two_ttls_after_its_last_record() -> None:
     board = board_at()
     write(board, NAME, 0.0)
-    answers(board, 0.0, 15.0)
+    responds(board, 0.0, 15.0)
     write(board, NAME, 15.0)
-    answers(board, 15.0, 15.0 + OVER_TTLS * TTL_S)
+    responds(board, 15.0, 15.0 + OVER_TTLS * TTL_S)
     assert overdue(board, 15.0 + OVER_TTLS * TTL_S) == []
     assert overdue(board, 15.0 + OVER_TTLS * TTL_S + 0.1) == [NAME]
 
@@ -49,11 +49,11 @@ def test_who_waits_is_over_when_the_name_was_free_for_that_long_and_two_turns() 
     board = board_at()
     write(board, NAME, 0.0)
     write(board, QUEUED, 1.0)
-    answers(board, 1.0, 30.0)
+    responds(board, 1.0, 30.0)
     assert overdue(board, 30.0) == [NAME], "whose place is not free yet"
     board.apply(KeyChange(NAME.key, None, 2, 0), 30.0)
     assert overdue(board, 30.0) == []
-    answers(board, 30.0, 30.0 + LONG_S)
+    responds(board, 30.0, 30.0 + LONG_S)
     assert overdue(board, 30.0 + LONG_S) == []
     assert overdue(board, 30.0 + LONG_S + 0.1) == [QUEUED]
 
@@ -61,10 +61,10 @@ def test_who_waits_is_over_when_the_name_was_free_for_that_long_and_two_turns() 
 def test_who_queued_for_a_name_that_is_free_has_as_long_from_its_own_record_on() -> None:
     board = board_at()
     write(board, QUEUED, 0.0)
-    answers(board, 0.0, 20.0)
+    responds(board, 0.0, 20.0)
     late = Place(ClaimKind.LOCK, "a", "4" * 32)
     write(board, late, 20.0)
-    answers(board, 20.0, LONG_S + 0.1)
+    responds(board, 20.0, LONG_S + 0.1)
     assert overdue(board, LONG_S + 0.1) == [QUEUED]
 
 
@@ -80,7 +80,7 @@ def test_what_this_client_itself_holds_and_waits_for_is_left_alone() -> None:
     write(board, NAME, 0.0)
     write(board, Place(ClaimKind.ELECTION, "b", QUEUED.claim), 0.0)
     board.live = {CLAIM, QUEUED.claim}
-    answers(board, 0.0, 100.0)
+    responds(board, 0.0, 100.0)
     assert overdue(board, 100.0) == []
     board.live.clear()
     assert len(overdue(board, 100.0)) == 2
@@ -90,5 +90,5 @@ def test_no_more_are_deleted_at_once_than_fit_into_a_batch() -> None:
     board = board_at()
     for number in range(SWEPT_MAX + 5):
         write(board, Place(ClaimKind.LOCK, "a", f"{number:032x}"), 0.0)
-    answers(board, 0.0, 100.0)
+    responds(board, 0.0, 100.0)
     assert len(overdue(board, 100.0)) == SWEPT_MAX

@@ -25,7 +25,7 @@ RENEWALS_PER_TTL: Final = 3
 OVER_TTLS: Final = 2
 """Number of ttls without a renewal after which a claim is over."""
 TURN_S: Final = 2.0
-"""Time of the first in the queue to act before the next one may; seconds in which the leader answers."""
+"""Time of the first in the queue to act before the next one may; seconds in which the leader responds."""
 HEIR_TTLS: Final = 0.5
 """So many ttls ago the record of the first in the queue may have been read, for it to be handed the name."""
 SETTLE_S: Final = 0.05
@@ -87,7 +87,7 @@ def watching_s(contest: Contest) -> float:
 
 def turn_s(contest: Contest, claim: str, now_s: float) -> float | None:
     """When a claim in the queue may act, if nothing changes until then: once the name is free, and every
-    client that waits before it has had its time, in which the leader answered. None: it is silent now."""
+    client that waits before it has had its time, in which the leader responded. None: it is silent now."""
     holder = contest.holder
     lapse_s = _NEVER if holder is None else lapses_s(holder)
     own = contest.queue[claim].record.client
@@ -99,14 +99,14 @@ def turn_s(contest: Contest, claim: str, now_s: float) -> float | None:
             ahead.add(seen.record.client)
     if not ahead:
         return lapse_s
-    answered = contest.answered
+    leader_time = contest.leader_time
     free_s = contest.free_since_s
     if holder is not None:
-        free_s = holder.answered_s + holder.record.ttl_s * (1 + ALLOWANCE)
-    left_s = free_s + TURN_S * len(ahead) - answered.at(now_s)
+        free_s = holder.leader_time_s + holder.record.ttl_s * (1 + ALLOWANCE)
+    left_s = free_s + TURN_S * len(ahead) - leader_time.at(now_s)
     if left_s <= 0:
         return lapse_s
-    return None if answered.is_stopped(now_s) else max(lapse_s, now_s + left_s)
+    return None if leader_time.is_stopped(now_s) else max(lapse_s, now_s + left_s)
 
 
 def heir_of(contest: Contest, now_s: float) -> SeenRecord | None:

@@ -19,40 +19,40 @@ SILENCE_S: Final = 1.0
 """Twice what the leader lets a reader wait for records."""
 
 
-class AnsweredTime:
-    """Seconds in which the leader answered this client, counted from anywhere: an outage is nobody's delay.
+class LeaderTime:
+    """Seconds in which the leader responded to this client, from any moment on: an outage is nobody's delay.
 
-    Never faster than the monotonic clock. No more than `SILENCE_S` is counted from one answer to the next.
+    Never faster than the monotonic clock. No more than `SILENCE_S` is counted from one response to the next.
     """
 
     def __init__(self) -> None:
         self._counted_s = 0.0
-        self._answer_s = float("-inf")
+        self._response_s = float("-inf")
 
     def at(self, now_s: float) -> float:
         """Seconds that are counted until `now_s`."""
-        return self._counted_s + min(max(0.0, now_s - self._answer_s), SILENCE_S)
+        return self._counted_s + min(max(0.0, now_s - self._response_s), SILENCE_S)
 
     def is_stopped(self, now_s: float) -> bool:
         """Is the leader silent for so long that it is not counted?"""
-        return now_s - self._answer_s >= SILENCE_S
+        return now_s - self._response_s >= SILENCE_S
 
     def note(self, now_s: float) -> None:
-        """The leader has answered."""
+        """The leader has responded."""
         self._counted_s = self.at(now_s)
-        self._answer_s = now_s
+        self._response_s = now_s
 
 
 class SeenRecord(NamedTuple):
     """A record of a claim as this client has read it, at `seen_s` of its monotonic clock (seconds), and at
-    `answered_s` of the time in which the leader answered. `value` is the same as bytes."""
+    `leader_time_s` of the time in which the leader responded. `value` is the same as bytes."""
 
     record: ClaimRecord
     value: bytes
     offset: int
     timestamp_ms: int
     seen_s: float
-    answered_s: float
+    leader_time_s: float
 
     @property
     def token(self) -> int:
@@ -68,14 +68,14 @@ class SeenRecord(NamedTuple):
 class Contest:
     """The holder of a name and the queue behind it, by claim and in the order of their places.
 
-    `free_since_s` is when it was first seen without a holder, by `answered`. `own` are the claims of this
+    `free_since_s` is when it was first seen without a holder, by `leader_time`. `own` are the claims of this
     very client in the queue, those that were given up left out.
     """
 
-    __slots__ = ("answered", "free_since_s", "holder", "own", "queue")
+    __slots__ = ("free_since_s", "holder", "leader_time", "own", "queue")
 
-    def __init__(self, answered: AnsweredTime, free_since_s: float) -> None:
-        self.answered = answered
+    def __init__(self, leader_time: LeaderTime, free_since_s: float) -> None:
+        self.leader_time = leader_time
         self.free_since_s = free_since_s
         self.holder: SeenRecord | None = None
         self.queue: OrderedDict[str, SeenRecord] = OrderedDict()
@@ -111,7 +111,7 @@ class Contest:
         return [seen for _, seen in islice(ahead, AHEAD_MAX)]
 
 
-NOBODY: Final = Contest(AnsweredTime(), float("-inf"))
+NOBODY: Final = Contest(LeaderTime(), float("-inf"))
 """The contest for a name that nobody holds or waits for."""
 
 
@@ -123,7 +123,7 @@ class ContestBoard:
 
     def __init__(self, wake: Callable[[str], None]) -> None:
         self._wake = wake
-        self.answered = AnsweredTime()
+        self.leader_time = LeaderTime()
         self.live: set[str] = set()
         self.contests: dict[Place, Contest] = {}
 
@@ -137,22 +137,22 @@ class ContestBoard:
         if place is None:
             return None
         contest = self.contests.get(place.holder)
-        self.answered.note(now_s)
-        answered_s = self.answered.at(now_s)
+        self.leader_time.note(now_s)
+        leader_time_s = self.leader_time.at(now_s)
         if contest is None:
             if change.value is None:
                 return place
-            contest = self.contests[place.holder] = Contest(self.answered, answered_s)
+            contest = self.contests[place.holder] = Contest(self.leader_time, leader_time_s)
         seen = None
         if change.value is not None:
             record = claim_record_of(change.value)
             seen = SeenRecord(
-                record, change.value, change.offset, change.timestamp, now_s, answered_s
+                record, change.value, change.offset, change.timestamp, now_s, leader_time_s
             )
         if place.claim:
             self._on_queue(contest, place.claim, seen)
         else:
-            self._on_holder(contest, seen, answered_s)
+            self._on_holder(contest, seen, leader_time_s)
         if contest.holder is None and not contest.queue:
             del self.contests[place.holder]
         return place
@@ -165,10 +165,10 @@ class ContestBoard:
             del contest.own[claim]
             self._wake_first_own(contest)
 
-    def _on_holder(self, contest: Contest, seen: SeenRecord | None, answered_s: float) -> None:
+    def _on_holder(self, contest: Contest, seen: SeenRecord | None, leader_time_s: float) -> None:
         former, contest.holder = contest.holder, seen
         if seen is None:
-            contest.free_since_s = answered_s
+            contest.free_since_s = leader_time_s
         for each in (former, seen):
             if each is not None and each.record.claim in self.live:
                 self._wake(each.record.claim)

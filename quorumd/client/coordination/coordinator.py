@@ -104,7 +104,7 @@ class Coordinator:
     async def enter(self) -> None:
         """The board is up to date when this returns, and kept so until `leave`.
 
-        Raises QuorumUnavailable if no leader answers for the client's timeout meanwhile, and as
+        Raises QuorumUnavailable if no leader responds for the client's timeout meanwhile, and as
         QuorumClient.follow does; there is nothing to leave then.
         """
         self._uses += 1
@@ -204,8 +204,8 @@ class Coordinator:
 
     def _on_response(self) -> None:
         now_s = self.now_s()
-        was_stopped = self.board.answered.is_stopped(now_s)
-        self.board.answered.note(now_s)
+        was_stopped = self.board.leader_time.is_stopped(now_s)
+        self.board.leader_time.note(now_s)
         if was_stopped:
             self._wake_all()
 

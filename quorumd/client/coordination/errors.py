@@ -16,7 +16,7 @@ class LockLost(QuorumError):
 
 
 class NotAcquired(QuorumError):
-    """Another one held the name for as long as was waited, no leader answered, or the log was not read by
+    """Another one held the name for as long as was waited, no leader responded, or the log was not read by
     then; `held_by` says which."""
 
     exit_code = 3

@@ -32,7 +32,7 @@ class Lock(HeldName):
         queue. While the holder looks dead, by the wall clock, it goes on until that is sure: for the ttl of
         that one and 5 %, and 2 s for each client that waits before it. The first claim of a client reads the
         log before: that counts, except with 0. Outages while it waits do not end it: raises
-        QuorumUnavailable only if no leader answers for the client's timeout in the beginning, while the log
+        QuorumUnavailable only if no leader responds for the client's timeout in the beginning, while the log
         is read, or with 0. In one that lasts, leaving the queue is tried for 5 s more, as in `release`.
         Raises RuntimeError if this object holds the lock, or waits for it, already.
         """

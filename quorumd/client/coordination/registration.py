@@ -66,7 +66,7 @@ class Registration(NamedClaim):
     `web`. That of a process that died is deleted by any other that uses locks, elections or registrations,
     once it has seen no renewal for twice the `ttl` (seconds, 1 to 86,400). An outage ends no registration: it
     is there again afterwards. Another process that registers the same name replaces this one, whose
-    `replaced` is set then. Entering raises QuorumUnavailable if no leader answers for the client's timeout.
+    `replaced` is set then. Entering raises QuorumUnavailable if no leader responds for the client's timeout.
     Raises ValueError for a name, ttl or text that is not permitted.
     """
 

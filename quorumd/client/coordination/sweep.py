@@ -35,16 +35,16 @@ def overdue(board: ContestBoard, now_s: float) -> list[Place]:
 
 
 def _overdue(board: ContestBoard, now_s: float) -> Iterator[Place]:
-    answered_s = board.answered.at(now_s)
+    leader_time_s = board.leader_time.at(now_s)
     for place, contest in board.contests.items():
         holder = contest.holder
         if holder is not None:
-            is_over = answered_s > holder.answered_s + OVER_TTLS * holder.record.ttl_s
+            is_over = leader_time_s > holder.leader_time_s + OVER_TTLS * holder.record.ttl_s
             if is_over and holder.record.claim not in board.live:
                 yield place
             continue
         for claim, seen in contest.queue.items():
-            since_s = max(contest.free_since_s, seen.answered_s)
-            is_over = answered_s > since_s + OVER_TTLS * seen.record.ttl_s + 2 * TURN_S
+            since_s = max(contest.free_since_s, seen.leader_time_s)
+            is_over = leader_time_s > since_s + OVER_TTLS * seen.record.ttl_s + 2 * TURN_S
             if is_over and claim not in board.live:
                 yield Place(place.kind, place.name, claim)

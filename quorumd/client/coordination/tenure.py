@@ -99,7 +99,7 @@ class Tenure:
     async def acquire(self, wait_s: float | None) -> int:
         """The token, when the name is held. Raises NotAcquired after `wait_s` seconds.
 
-        Raises QuorumUnavailable only if no leader answers for the client's timeout in the beginning, while
+        Raises QuorumUnavailable only if no leader responds for the client's timeout in the beginning, while
         the log is read for the first time, or with a `wait_s` of 0; and what ends the reader.
         """
         loop = asyncio.get_running_loop()
@@ -158,7 +158,7 @@ class Tenure:
         except TimeoutError:
             if queues:
                 return False
-        # The write that is under way tells if a leader answers.
+        # The write that is under way tells if a leader responds.
         await self._written()
         if (outage := self._outage) is not None:
             raise outage
