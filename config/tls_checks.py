@@ -43,9 +43,9 @@ def tls_ports(found: Mapping[str, Any]) -> Iterator[TlsPort]:
         yield from _ports_of_the_map(found)
     for listener in listeners:
         if (found.get(PROTOCOL_MAP) or {}).get(listener.name) is SecurityProtocol.SSL:
-            is_peers = listener is listeners[0]
+            is_first = listener is listeners[0]
             hosts = [advertised.get(listener.name, listener).host]
-            if is_peers:
+            if is_first:
                 hosts += _own_voter_hosts(found)
             scope = scope_of(listener.name)
             tls = _tls_of(found, scope)
@@ -54,9 +54,9 @@ def tls_ports(found: Mapping[str, Any]) -> Iterator[TlsPort]:
                 scope,
                 tls,
                 tuple(dict.fromkeys(hosts)),
-                is_peers,
-                is_dialled=not is_peers and _is_dialled(found, listener, scope),
-                is_nodes=_has_node_keys(found, scope, _STORE_KEYS),
+                is_first,
+                is_dialled=not is_first and _is_dialled(found, listener, scope),
+                has_node_stores=_has_node_keys(found, scope, _STORE_KEYS),
             )
     if found.get(HTTP_PROTOCOL) is SecurityProtocol.SSL:
         yield TlsPort(HTTP, HTTP_SCOPE, _tls_of(found, HTTP_SCOPE))
@@ -67,8 +67,8 @@ def _ports_of_the_map(found: Mapping[str, Any]) -> Iterator[TlsPort]:
     for name, protocol in (found.get(PROTOCOL_MAP) or {}).items():
         if protocol is SecurityProtocol.SSL:
             scope = scope_of(name)
-            is_nodes = _has_node_keys(found, scope, _STORE_KEYS)
-            yield TlsPort(name, scope, _tls_of(found, scope), is_nodes=is_nodes)
+            has_node_stores = _has_node_keys(found, scope, _STORE_KEYS)
+            yield TlsPort(name, scope, _tls_of(found, scope), has_node_stores=has_node_stores)
 
 
 def unread_by(port: TlsPort, found: Mapping[str, Any], given: Container[str]) -> frozenset[str]:
@@ -195,7 +195,7 @@ def port_problems(port: TlsPort, given: Container[str]) -> Iterator[tuple[str, s
         )
     is_told = "ssl.client.auth" not in port.unread
     if port.has_peers and is_told and tls.ssl_client_auth is not ClientAuth.REQUIRED:
-        which = "is the first listener, which the other nodes use" if port.is_peers else _DIALLED
+        which = "is the first listener, which the other nodes use" if port.is_first else _DIALLED
         yield (
             "ssl.client.auth",
             f"{port.name} {which}: they have to show certificates. Set this key to required, or "

@@ -40,12 +40,12 @@ class TlsPort(NamedTuple):
     """The keys of TLS: its own, else the node's."""
     hosts: tuple[str, ...] = ()
     """The names and addresses that others dial."""
-    is_peers: bool = False
-    """True for the first listener, which other nodes use."""
+    is_first: bool = False
+    """The first listener, which other nodes use."""
     is_dialled: bool = False
     """Other nodes dial it although it is not the first listener."""
-    is_nodes: bool = False
-    """True for a listener that has the stores of the node: other nodes may use it tomorrow."""
+    has_node_stores: bool = False
+    """A listener without stores of its own: other nodes may use it tomorrow."""
     references: Mapping[str, FileReference] = MappingProxyType({})
     """Keys, certificates and passwords that are given by `${dir:...}`, by the field of `tls`."""
     unread: frozenset[str] = frozenset()
@@ -54,7 +54,7 @@ class TlsPort(NamedTuple):
     @property
     def has_peers(self) -> bool:
         """Other nodes use it already, or are about to."""
-        return self.is_peers or self.is_dialled
+        return self.is_first or self.is_dialled
 
     @property
     def files(self) -> tuple[Path, ...]:

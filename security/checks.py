@@ -58,16 +58,16 @@ def problems_of(
     hosts: Sequence[str],
     is_server: bool,
     is_peers: bool,
-    is_nodes: bool = False,
+    has_node_stores: bool = False,
     material: Material | None = None,
     unread: Set[str] = frozenset(),
 ) -> list[KeyProblem]:
     """Configuration key and text of all that would be refused; empty if these can be used.
 
     `listener` names the side in what is said, `hosts` are the host names and IP addresses under which others
-    dial it, `is_peers`: other nodes are at the other end, `is_nodes`: they may be tomorrow, with the same
-    stores. Reads the files, unless `material` has been read from them. What depends on a key that is
-    `unread`, which was set and has no value, or on a store that cannot be read, is not judged.
+    dial it, `is_peers`: other nodes are at the other end, `has_node_stores`: they may be tomorrow. Reads the
+    files, unless `material` has been read from them. What depends on a key that is `unread`, which was set
+    and has no value, or on a store that cannot be read, is not judged.
     """
     problems: list[KeyProblem] = []
     is_known = unread.isdisjoint(("ssl.cipher.suites", "ssl.enabled.protocols"))
@@ -86,7 +86,7 @@ def problems_of(
         hosts,
         is_server,
         is_peers,
-        is_peers or is_nodes,
+        is_peers or has_node_stores,
         found.unknown | unread,
     )
     problems += checks.stores()
@@ -121,7 +121,8 @@ class _Checks:
     hosts: Sequence[str]
     is_server: bool
     is_peers: bool
-    is_nodes: bool
+    is_trusted_by_nodes: bool
+    """Other nodes, with the same truststore, have to take this side's certificate."""
     unknown: Set[str]
     """Keys whose values, and stores whose contents, are not known: nothing is said of them."""
 
@@ -161,7 +162,7 @@ class _Checks:
             if problem := validity_problem(certificate):
                 text = f"the certificate {described(certificate)} in {place} {problem[1]}"
                 yield KEYSTORE, f"{text}: {_OF_TIME[problem[0]]}"
-        if self.is_nodes and self.material.roots and not self._is_trusted():
+        if self.is_trusted_by_nodes and self.material.roots and not self._is_trusted():
             text = (
                 f"{trust_place(self.tls)} does not hold the CA of this node's certificate "
                 f"({described(chain[-1])}): nodes with this file would refuse each other. Add that CA, or "

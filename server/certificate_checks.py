@@ -50,8 +50,8 @@ def port_problems(
         listener=port.name,
         hosts=port.hosts,
         is_server=True,
-        is_peers=port.is_peers,
-        is_nodes=port.is_nodes,
+        is_peers=port.is_first,
+        has_node_stores=port.has_node_stores,
         material=material,
         unread=port.unread,
     )
@@ -67,7 +67,7 @@ def port_warnings(port: TlsPort, material: Material | None = None) -> list[tuple
     from quorumd.security.checks import warnings_of
 
     found = warnings_of(port.tls, material)
-    if port.is_peers and not port.tls.ssl_endpoint_identification_algorithm:
+    if port.is_first and not port.tls.ssl_endpoint_identification_algorithm:
         text = (
             "is empty: links to other nodes take a certificate that does not name the host that was dialled. "
             "Remove this key, or set it to https"

@@ -86,7 +86,7 @@ class NodeTls:
             tls = replace(tls, ssl_client_auth=ClientAuth.REQUESTED)
         credentials = Credentials(tls, is_server=True)
         users = [credentials]
-        if port.is_peers:
+        if port.is_first:
             own = Credentials(port.tls, is_server=False, material=credentials.material)
             users.append(own)
             self.links = LinkSecurity(own, self._handshakes, self._rights)

@@ -17,7 +17,7 @@ from quorumd.wire.errors import MalformedMessage
 _LENGTH: Final = Struct(">i")
 _LENGTH_BYTES: Final = 4
 _KEY: Final = Struct(">ih")
-_FROM_BYTES: Final = 256 * 1024
+_LARGE_FRAME_BYTES: Final = 256 * 1024
 """Smaller frames are not parsed before they are whole."""
 _CHUNKS_MAX: Final = 1024
 FRAMES_MAX: Final = 256
@@ -130,7 +130,7 @@ class FrameBuffer:
 
     def _wanted(self, data: bytes, at: int, length: int) -> int:
         """Number of bytes that are needed to go on with an unfinished frame. Raises MalformedMessage."""
-        if self._limit_of is None or length <= _FROM_BYTES:
+        if self._limit_of is None or length <= _LARGE_FRAME_BYTES:
             return _LENGTH_BYTES + length
         if len(data) - at < _KEY.size:
             return _KEY.size

@@ -161,7 +161,7 @@ def test_each_key_holds_for_its_listener_alone(data: st.DataObject) -> None:
     assert given_keys <= known_keys(names).keys()
     ports = list(tls_ports(found))
     assert [port.name for port in ports] == [*names, "http"]
-    assert [port.is_peers for port in ports] == [True, False, False, False]
+    assert [port.is_first for port in ports] == [True, False, False, False]
     for port, scope in zip(ports, scopes[1:], strict=True):
         for key, declared in TLS_KEYS.items():
             expected = found.get(scope + key, found.get(key, declared.default))
@@ -355,7 +355,7 @@ def test_all_is_reported_at_once_with_what_the_files_of_certificates_say(write: 
         "12: http.ssl.client.auth: 'perhaps' is none of none, requested, required",
     ]
     # HTTP, one of whose own keys is not sound, is asked about without it.
-    assert [(port.name, port.hosts, port.is_peers, {*port.unread}) for port in asked] == [
+    assert [(port.name, port.hosts, port.is_first, {*port.unread}) for port in asked] == [
         ("CONTROLLER", ("db1", "10.0.0.1"), True, {"quorum.witness"}),
         ("CLIENT-A", ("pub",), False, {"quorum.witness"}),
         ("http", (), False, {"quorum.witness", "ssl.client.auth"}),

@@ -47,8 +47,8 @@ def test_a_second_listener_is_dialled_where_the_quorum_names_it(
     changes: dict[str, str], is_dialled: bool, write: Write
 ) -> None:
     found = ports(write, BOTH + REQUIRED, **changes)
-    assert (found["PEERS"].is_peers, found["PEERS"].is_dialled) == (True, False)
-    assert (found["CLIENTS"].is_peers, found["CLIENTS"].is_dialled) == (False, is_dialled)
+    assert (found["PEERS"].is_first, found["PEERS"].is_dialled) == (True, False)
+    assert (found["CLIENTS"].is_first, found["CLIENTS"].is_dialled) == (False, is_dialled)
     assert found["CLIENTS"].has_peers is is_dialled
 
 

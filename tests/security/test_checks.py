@@ -230,10 +230,10 @@ def test_a_file_that_is_too_large_is_no_store(tmp_path: Path) -> None:
 def test_a_client_may_have_another_ca_than_the_listener(tmp_path: Path) -> None:
     tls = configured(tmp_path, NODE, Authority("of clients"))
     assert problems(tls, is_peers=False) == []
-    for found in (problems(tls), problems(tls, is_peers=False, is_nodes=True)):
+    for found in (problems(tls), problems(tls, is_peers=False, has_node_stores=True)):
         assert "does not hold the CA" in only(found, "ssl.truststore.location")
     no_trust = configured(tmp_path, NODE, ssl_client_auth=ClientAuth.NONE)
-    assert problems(no_trust, is_peers=False, is_nodes=True) == []
+    assert problems(no_trust, is_peers=False, has_node_stores=True) == []
 
 
 DELTA = x509.DeltaCRLIndicator(1)

@@ -74,7 +74,7 @@ def files(tmp_path: Path) -> Files:
 )
 def test_a_sound_set_starts(files: Files, rule: str) -> None:
     (port,) = files.load(rule).tls_ports
-    assert (port.name, port.hosts, port.is_peers) == ("CONTROLLER", ("db1",), True)
+    assert (port.name, port.hosts, port.is_first) == ("CONTROLLER", ("db1",), True)
 
 
 @pytest.mark.parametrize(
