@@ -81,23 +81,12 @@ def true_or_false(text: str) -> bool:
 
 def folder(text: str) -> Path:
     """A path, still relative if it was written so."""
-    if not text or "\0" in text:
-        raise BadValue(f"{_shown(text)} is not the path of a folder")
-    if text.startswith("~"):
-        raise BadValue(f"{_shown(text)}: '~' is not expanded, write the whole path")
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError as error:
-        raise BadValue(
-            f"{_shown(text)} has a character that no path has in this process ({error.encoding}): use "
-            "another name, or set LC_ALL=C.UTF-8"
-        ) from None
-    return Path(text)
+    return _path(text, "folder")
 
 
 def file(text: str) -> Path:
     """A path, still relative if it was written so."""
-    return folder(text)
+    return _path(text, "file")
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -181,6 +170,21 @@ def counts_by_ip(text: str) -> Mapping[str, int]:
         except BadValue as error:
             raise BadValue(f"the count in {_shown(entry)}: {error}") from None
     return found
+
+
+def _path(text: str, of_what: str) -> Path:
+    if not text or "\0" in text:
+        raise BadValue(f"{_shown(text)} is not the path of a {of_what}")
+    if text.startswith("~"):
+        raise BadValue(f"{_shown(text)}: '~' is not expanded, write the whole path")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise BadValue(
+            f"{_shown(text)} has a character that no path has in this process ({error.encoding}): use "
+            "another name, or set LC_ALL=C.UTF-8"
+        ) from None
+    return Path(text)
 
 
 def _entries(text: str) -> list[str]:

@@ -247,6 +247,10 @@ def test_each_key_holds_for_its_listener_alone(data: st.DataObject) -> None:
             "keytool -importkeystore -srckeystore FILE.jks -destkeystore FILE.p12 -deststoretype PKCS12",
         ),
         (
+            SOUND + 'ssl.crl.location: ""\n',
+            "9: ssl.crl.location: '' is not the path of a file",
+        ),
+        (
             SOUND + "ssl.enabled.protocols: TLSv1.3,TLSv1.1\n",
             "9: ssl.enabled.protocols: 'TLSv1.1' is not served: permitted are TLSv1.3 and TLSv1.2",
         ),
