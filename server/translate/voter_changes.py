@@ -26,7 +26,6 @@ from quorumd.server.translate.common import (
     id_or_none,
     leader_hint,
     leader_nodes,
-    only_topic,
     uuid_or_none,
     uuid_or_zero,
 )
@@ -128,8 +127,8 @@ def _transfer_requested(message: TransferLeaderRequest, reply_to: int) -> Transf
 def reassignment_request_received(
     message: AlterPartitionReassignmentsRequest, reply_to: int
 ) -> ReassignmentRequested:
-    """Of one partition; see `misplaced_reassignment`."""
-    wanted = only_topic(message.topics).partitions[0].replicas
+    """Of one partition, perhaps beside topics without any; see `misplaced_reassignment`."""
+    (wanted,) = (part.replicas for topic in message.topics for part in topic.partitions)
     return ReassignmentRequested(
         reply_to=reply_to,
         target=None if wanted is None else tuple(sorted(wanted)),

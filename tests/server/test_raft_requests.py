@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from uuid import UUID
 
@@ -313,6 +313,23 @@ def test_voters_of_another_partition_are_not_changed() -> None:
     assert isinstance(response, AlterPartitionReassignmentsResponse)
     (row,) = response.responses[0].partitions
     assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_topic_without_partitions_beside_the_one_partition_changes_nothing(
+    *, is_first: bool
+) -> None:
+    bench = Bench(UNKNOWN)
+    empty = AlterPartitionReassignmentsRequestTopic(name=METADATA.name)
+    message = reassignment(4, 5)
+    assert isinstance(message, AlterPartitionReassignmentsRequest)
+    topics = (empty, *message.topics) if is_first else (*message.topics, empty)
+    body = encode(replace(message, topics=topics), 0)
+    bench.handler.reassign(bench.request(45, 0, body))()
+    (response,) = bench.connection.sent
+    assert isinstance(response, AlterPartitionReassignmentsResponse)
+    (row,) = response.responses[0].partitions
+    assert row.error_code == ErrorCode.VOTER_NOT_FOUND
 
 
 DIRECTORY = UUID(int=7)
