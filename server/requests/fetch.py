@@ -44,6 +44,9 @@ PARKED_MAX = 10_000
 SHARE_S: Final = 0.002
 """Time for which waiting fetches are served in one turn of the event loop; one more may follow. A thousand
 consumers at once would keep it from producers and replicas for a second."""
+WAIT_MS_MAX = 300_000
+"""Longest wait of a consumer, as librdkafka permits it; then the response is empty. Where several wait on a
+connection it is not read from, so that only a response shows whether its client is still there."""
 SWEEP_S = 5.0
 """Time between searches of parked fetches for those whose connection is gone."""
 LEADER_ERRORS: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
@@ -165,7 +168,7 @@ class FetchHandler:
                         del slots[served_at]
                     served, served_at = slot, (i, k)
         # A waiting client is sent to the next leader when there is one, and that is another log.
-        wait_ms = 0 if is_debugging else message.max_wait_ms
+        wait_ms = 0 if is_debugging else min(message.max_wait_ms, WAIT_MS_MAX)
         deadline = self._runtime.monotonic_s() + wait_ms / 1000
         fetch = ConsumerFetch(request, message, slots, served, is_debugging, deadline)
         if served is None:

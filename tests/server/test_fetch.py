@@ -312,6 +312,18 @@ def test_a_fetch_waits_at_most_as_long_as_it_asked(tmp_path: Path) -> None:
     with_bench(tmp_path, work)
 
 
+def test_no_fetch_waits_longer_than_any_client_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume, "WAIT_MS_MAX", 50)
+
+    async def work(at: Bench) -> None:
+        row = only(await at.fetch(consumer(RECORDS, max_wait_ms=2**31 - 1)))
+        assert (row.error_code, offsets(row)) == (0, [])
+
+    with_bench(tmp_path, work)
+
+
 def test_a_short_wait_is_not_held_up_by_a_long_one_that_came_before(tmp_path: Path) -> None:
     async def work(at: Bench) -> None:
         await at.parked(consumer(RECORDS, max_wait_ms=LONG_MS))
@@ -493,6 +505,23 @@ def test_a_fetch_whose_connection_is_gone_does_not_wait_on(
         await at.parked(consumer(RECORDS, max_wait_ms=2**31 - 1))
         at.client.reset()
         await until(lambda: not at.handler._parked)
+
+    with_bench(tmp_path, work)
+
+
+def test_a_connection_that_several_fetches_wait_on_does_not_outlive_its_client_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume, "WAIT_MS_MAX", 200)
+
+    async def work(at: Bench) -> None:
+        await at.parked(consumer(RECORDS, max_wait_ms=2**31 - 1))
+        connection = cast(Connection, at.handler._parked[0].request.connection)
+        for _ in range(10):
+            await at.client.send(question(1, 11, consumer(RECORDS, max_wait_ms=2**31 - 1)))
+        await until(lambda: connection.state is ConnectionState.PAUSED)
+        at.client.close()  # behind this, the node reads nothing that would say so
+        await until(lambda: connection.state is ConnectionState.CLOSED)
 
     with_bench(tmp_path, work)
 
