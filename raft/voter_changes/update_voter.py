@@ -46,7 +46,8 @@ def on_update_voter_requested(core: Core, event: UpdateVoterRequested) -> None:
     voter = event.voter
     problem = voter_problem(core, voter)
     if problem is not None or core.is_local(voter.key):
-        core.report(f"what {voter.key} says of its endpoints is refused: {problem}")
+        why = "that is this replica" if problem is None else problem.reason
+        core.report(f"what {voter.key} says of its endpoints is refused: {why}")
         core.reply_to_change(event.reply_to, KafkaError.UNKNOWN_SERVER_ERROR, "impossible values")
     elif voter.key not in core.voters.keys:
         _register(leader, voter)

@@ -145,7 +145,13 @@ def test_who_has_taken_the_place_of_its_lost_disk_asks_for_nothing_more() -> Non
 def test_impossible_endpoints_are_reported() -> None:
     bench = leading()
     update(bench, Voter(key_of(3), ()))
-    assert f"what {key_of(3)} says of its endpoints is refused" in bench.reports
+    assert (
+        f"what {key_of(3)} says of its endpoints is refused: an endpoint for the" in bench.reports
+    )
+    update(bench, Voter(key_of(1), endpoints(1)))
+    assert (
+        f"what {key_of(1)} says of its endpoints is refused: that is this replica" in bench.reports
+    )
 
 
 def test_a_voter_that_says_where_it_is_is_alive() -> None:
