@@ -72,7 +72,8 @@ def describe_quorum(
 
 
 def for_any_client(response: DescribeQuorumResponse) -> DescribeQuorumResponse:
-    """A leader's response to another node, as Kafka's clients understand it: each id has one node.
+    """A leader's response to another node, as it responds to Kafka's clients: each id has one node, and the
+    tags of this project's own are gone.
 
     Of several replicas of one id it is the one that votes.
     """
@@ -84,7 +85,24 @@ def for_any_client(response: DescribeQuorumResponse) -> DescribeQuorumResponse:
     }
     ordered = sorted(response.nodes, key=lambda it: (it.node_id, it.directory_id) in voters)
     found = {node.node_id: replace(node, directory_id=uuid_or_zero(None)) for node in ordered}
-    return replace(response, nodes=tuple(found[node_id] for node_id in sorted(found)))
+    topics = tuple(
+        replace(topic, partitions=tuple(map(_without_own_tags, topic.partitions)))
+        for topic in response.topics
+    )
+    return replace(response, topics=topics, nodes=tuple(found[each] for each in sorted(found)))
+
+
+def _without_own_tags(
+    partition: DescribeQuorumResponsePartition,
+) -> DescribeQuorumResponsePartition:
+    return replace(
+        partition,
+        committed_voters=None,
+        target_voters=None,
+        pending_changes=None,
+        snapshot_copies=None,
+        snapshot_build=DescribeQuorumResponseSnapshotBuild(),
+    )
 
 
 def _asks_for_metadata(request: DescribeQuorumRequest) -> bool:

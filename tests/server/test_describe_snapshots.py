@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quorumd.raft.types import ReplicaKey, SnapshotId
-from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
-from quorumd.server.requests.describe_quorum import describe_quorum
+from quorumd.raft.types import ReplicaKey, SnapshotId, VoterSet
+from quorumd.server.model.partition_view import CopyProgress, PendingChange, SnapshotWork
+from quorumd.server.requests.describe_quorum import describe_quorum, for_any_client
 from quorumd.wire.codec import decode, encode
 from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -73,6 +73,21 @@ def test_others_are_not(version: int) -> None:
     quiet = told(FixedView(), version, True, nothing)
     assert quiet.snapshot_copies is None
     assert quiet.snapshot_build.end_offset == -1
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_others_are_not_by_another_node_either_nor_of_a_change_under_way(version: int) -> None:
+    """A follower has the leader's response for own software, and passes it on to whoever asks."""
+    view = FixedView(
+        target_voters=(1, 2, 9),
+        pending=(PendingChange("add", ReplicaKey(9), 12_000, "replica 9 is behind"),),
+        committed=VoterSet.of([voter(1), voter(2)]),
+    )
+    own = describe_quorum(view, REQUEST, version, "CLIENT", is_own=True, work=WORK)
+    assert own.topics[0].partitions[0].pending_changes is not None
+    heard = decode(DescribeQuorumResponse, version, encode(own, version))
+    plain = describe_quorum(view, REQUEST, version, "CLIENT")
+    assert encode(for_any_client(heard), version) == encode(plain, version)
 
 
 def test_a_node_that_does_not_lead_tells_nothing() -> None:
