@@ -20,7 +20,7 @@ from quorumd.raft.types import OffsetAndEpoch
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.runtime import Reader, Runtime, TimerHandle
 from quorumd.server.net.inbound_request import InboundRequest
-from quorumd.server.translate.common import endpoint_on, id_or_minus_one
+from quorumd.server.translate.common import endpoint_on
 from quorumd.storage.errors import OffsetNotInLog
 from quorumd.storage.log import Log
 from quorumd.wire.error_codes import ErrorCode
@@ -368,9 +368,11 @@ class FetchHandler:
         view = self._view
         if slot.error is not ErrorCode.NONE:
             current = FetchResponseCurrentLeader()
-            if slot.error in LEADER_ERRORS and fetch.request.api_version >= 12:
+            is_elsewhere = slot.error in LEADER_ERRORS and fetch.request.api_version >= 12
+            # As in Produce: an epoch alone says nothing to a consumer.
+            if is_elsewhere and view.leader_id is not None:
                 current = FetchResponseCurrentLeader(
-                    leader_id=id_or_minus_one(view.leader_id), leader_epoch=view.leader_epoch
+                    leader_id=view.leader_id, leader_epoch=view.leader_epoch
                 )
             return FetchResponsePartition(
                 partition_index=slot.index,

@@ -10,7 +10,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.requests.pending_produce import PartitionResult, PendingBatch, Results
-from quorumd.server.translate.common import endpoint_on, id_or_minus_one
+from quorumd.server.translate.common import endpoint_on
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.fast import ProduceHead
 from quorumd.wire.messages.produce import (
@@ -65,9 +65,11 @@ def _partition_response(
     view: PartitionView, version: int, index: int, result: PartitionResult
 ) -> ProduceResponsePartition:
     current = ProduceResponseCurrentLeader()
-    if result.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= LEADER_SINCE:
+    is_elsewhere = result.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and version >= LEADER_SINCE
+    # An epoch alone says nothing to a client: librdkafka warns of each such response.
+    if is_elsewhere and view.leader_id is not None:
         current = ProduceResponseCurrentLeader(
-            leader_id=id_or_minus_one(view.leader_id), leader_epoch=view.leader_epoch
+            leader_id=view.leader_id, leader_epoch=view.leader_epoch
         )
     record_errors: tuple[ProduceResponseRecordError, ...] = ()
     if result.record_index is not None:

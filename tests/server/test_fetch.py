@@ -26,6 +26,7 @@ from quorumd.wire.messages.fetch import (
     FetchRequestPartition,
     FetchRequestTopic,
     FetchResponse,
+    FetchResponseCurrentLeader,
     FetchResponsePartition,
 )
 from quorumd.wire.records import iter_headers
@@ -197,6 +198,20 @@ def test_who_does_not_lead_names_the_leader_where_the_version_can(
             assert (node.node_id, node.host, node.port) == (2, "leader.example", 9092)
 
     with_bench(tmp_path, work, is_leader=False, has_committed_in_epoch=False, leader_id=2)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_without_a_leader_none_is_named_and_no_epoch(tmp_path: Path, version: int) -> None:
+    """librdkafka warns of each response that names leader -1 in an epoch."""
+
+    async def work(at: Bench) -> None:
+        answer = await at.fetch(consumer(version=version), version)
+        row = only(answer)
+        assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert row.current_leader == FetchResponseCurrentLeader()
+        assert answer.node_endpoints == ()
+
+    with_bench(tmp_path, work, is_leader=False, has_committed_in_epoch=False, leader_id=None)
 
 
 def test_a_fenced_consumer_is_told_who_leads(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from quorumd.wire.messages.produce import (
     ProduceRequestPartition,
     ProduceRequestTopic,
     ProduceResponse,
+    ProduceResponseCurrentLeader,
     ProduceResponsePartition,
 )
 from quorumd.wire.records import iter_headers, iter_records
@@ -304,6 +305,21 @@ def test_who_does_not_lead_names_the_leader_where_the_version_can(version: int) 
             assert (node.node_id, node.host, node.port) == (2, "leader.example", 9092)
 
     with_bench(work, leader_id=2, is_leader=False, append_refusal=NO_LEADER)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_without_a_leader_none_is_named_and_no_epoch(version: int) -> None:
+    """librdkafka warns of each response that names leader -1 in an epoch."""
+
+    async def work(at: Bench) -> None:
+        answer = await ask(at.client, PRODUCE, version, to(batch(), version=version))
+        assert isinstance(answer, ProduceResponse)
+        (row,) = answer.responses[0].partition_responses
+        assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert row.current_leader == ProduceResponseCurrentLeader()
+        assert answer.node_endpoints == ()
+
+    with_bench(work, leader_id=None, is_leader=False, append_refusal=NO_LEADER)
 
 
 def test_what_is_parked_when_leadership_ends_is_sent_to_the_new_leader() -> None:
