@@ -16,7 +16,7 @@ from pathlib import Path
 from quorumd.storage import layout
 from quorumd.storage.batch_walk import header_at, walk
 from quorumd.storage.epoch_checkpoint import EpochStart, epoch_at
-from quorumd.storage.filesystem import FileSystem
+from quorumd.storage.filesystem import FileSystem, opened
 from quorumd.storage.index import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -51,17 +51,15 @@ def check_closed_segment(
     ((indexed_offset, position),) = OffsetIndex.from_bytes(base_offset, index_entry).entries()
     times = TimeIndex.from_bytes(base_offset, time_entry)
     segment.max_timestamp, segment.max_timestamp_offset = times.last
-    handle = fs.open(path)
     try:
-        segment.size_bytes = fs.size(handle)
-        if not 0 < position < segment.size_bytes:
-            return None
-        first = header_at(fs, handle, 0)
-        tail = list(walk(fs, handle, position, segment.size_bytes))
+        with opened(fs, path) as handle:
+            segment.size_bytes = fs.size(handle)
+            if not 0 < position < segment.size_bytes:
+                return None
+            first = header_at(fs, handle, 0)
+            tail = list(walk(fs, handle, position, segment.size_bytes))
     except CorruptBatch:
         return None
-    finally:
-        fs.close(handle)
     if first is None or not tail or tail[0][1].last_offset != indexed_offset:
         return None
     at, last = tail[-1]
@@ -89,13 +87,10 @@ def _ends_fit(segment: Segment, first: BatchHeader, tail: Sequence[BatchHeader])
 def _last_entry(fs: FileSystem, path: Path, entry_bytes: int) -> bytes:
     """The last entry of an index file; b"" if it is missing, empty or not whole entries."""
     try:
-        handle = fs.open(path)
+        with opened(fs, path) as handle:
+            size = fs.size(handle)
+            if size % entry_bytes:
+                return b""
+            return fs.pread(handle, entry_bytes, max(0, size - entry_bytes))
     except FileNotFoundError:
         return b""
-    try:
-        size = fs.size(handle)
-        if size % entry_bytes:
-            return b""
-        return fs.pread(handle, entry_bytes, max(0, size - entry_bytes))
-    finally:
-        fs.close(handle)

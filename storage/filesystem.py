@@ -14,7 +14,8 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -199,22 +200,33 @@ def write_all(fs: FileSystem, handle: int, buffers: Sequence[Buffer], at: int) -
         at += taken
 
 
-def read_file(fs: FileSystem, path: Path) -> bytes:
-    """The whole of a small file. Raises OSError."""
-    handle = fs.open(path)
+@contextmanager
+def opened(fs: FileSystem, path: Path, *, writable: bool = False) -> Iterator[int]:
+    """The handle of a file that is closed at the end. An OSError in between names the file.
+
+    Calls that take a handle name none, and whoever asks about a whole directory does not know which failed.
+    """
+    handle = fs.open(path, writable=writable)
     try:
-        return fs.pread(handle, fs.size(handle), 0)
+        yield handle
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
     finally:
         fs.close(handle)
+
+
+def read_file(fs: FileSystem, path: Path) -> bytes:
+    """The whole of a small file. Raises OSError."""
+    with opened(fs, path) as handle:
+        return fs.pread(handle, fs.size(handle), 0)
 
 
 def file_size(fs: FileSystem, path: Path) -> int:
     """In bytes. Raises OSError."""
-    handle = fs.open(path)
-    try:
+    with opened(fs, path) as handle:
         return fs.size(handle)
-    finally:
-        fs.close(handle)
 
 
 def replace_file(fs: FileSystem, path: Path, data: bytes) -> None:

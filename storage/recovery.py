@@ -51,7 +51,7 @@ from quorumd.storage.epoch_checkpoint import (
     save_epochs,
 )
 from quorumd.storage.errors import RESTORE, DamagedLog, from_os_error
-from quorumd.storage.filesystem import FileSystem, file_size
+from quorumd.storage.filesystem import FileSystem, file_size, opened
 from quorumd.storage.index import SegmentIndex
 from quorumd.storage.index_checks import FoundSegment, IndexChecks
 from quorumd.storage.log_writer import new_segment
@@ -254,14 +254,11 @@ class _Inspection:
         problem = segment_problem(base_offset, self.end_offset)
         if problem:
             raise DamagedLog(problem, path=path, offset=min(base_offset, self.end_offset))
-        handle = self.fs.open(path, writable=is_last)
-        try:
+        with opened(self.fs, path, writable=is_last) as handle:
             if is_last:
                 self.fs.fsync(handle)
                 self.fs.drop_cached(handle)
             self._inspect_file(path, base_offset, handle, is_last=is_last)
-        finally:
-            self.fs.close(handle)
 
     def _inspect_file(self, path: Path, base_offset: int, handle: int, *, is_last: bool) -> None:
         size = self.fs.size(handle)
@@ -446,12 +443,9 @@ def _index_bytes(fs: FileSystem, segment: Segment) -> int:
 
 def _cut(fs: FileSystem, segment: Segment) -> None:
     try:
-        handle = fs.open(segment.path, writable=True)
-        try:
+        with opened(fs, segment.path, writable=True) as handle:
             fs.truncate(handle, segment.size_bytes)
             fs.fsync(handle)
-        finally:
-            fs.close(handle)
     except OSError as error:
         raise from_os_error(error, segment.path, "cutting off the torn tail") from error
 

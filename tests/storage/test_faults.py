@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -198,6 +199,25 @@ def test_a_read_only_directory_is_named_as_such(fs: FaultyFileSystem, error_numb
         open_log(fs)
 
 
+@pytest.mark.parametrize(
+    ("error_number", "remedy"),
+    [
+        (errno.EMFILE, "Raise the limit of open files (ulimit -Hn, LimitNOFILE), then start again"),
+        (errno.ENFILE, "Raise the limit of open files of the whole system"),
+        (errno.ENOMEM, "Leave this process more memory"),
+        (errno.EFBIG, "Raise the limit of the size of files (ulimit -f, LimitFSIZE)"),
+        (errno.EIO, "Check the disk and the kernel log, then start again"),
+    ],
+)
+def test_a_limit_of_the_process_is_not_blamed_on_the_disk(
+    fs: FaultyFileSystem, error_number: int, remedy: str
+) -> None:
+    log = open_log(fs)
+    fs.errors["pwritev"] = error_number
+    with pytest.raises(DiskFailed, match=re.escape(remedy)):
+        append(log, batch(0), 0, 1)
+
+
 def test_a_read_error_while_a_truncation_looks_for_its_batch_is_a_failed_disk(
     fs: FaultyFileSystem,
 ) -> None:
@@ -208,29 +228,37 @@ def test_a_read_error_while_a_truncation_looks_for_its_batch_is_a_failed_disk(
         log.truncate_cache(3)
 
 
-def test_a_read_error_at_any_call_of_a_start_is_a_failed_disk() -> None:
+@pytest.mark.parametrize("snapshots", [(), (SnapshotId(8, 1),)])
+def test_a_read_error_at_any_call_of_a_start_is_a_failed_disk_that_names_the_file(
+    snapshots: tuple[SnapshotId, ...],
+) -> None:
     disk = SimDisk(Random(0))
     for path in (DIRECTORY.parent, DIRECTORY):
         disk.mkdir(path)
     fill(open_log(disk, segment_bytes=300), range(9))
-    reads_left = 0
+    reads_left, failed = 0, Path()
 
     def fail_late(call: str, path: Path | None) -> None:
-        nonlocal reads_left
+        nonlocal reads_left, failed
         if call == "pread":
-            reads_left -= 1
+            assert path is not None
+            reads_left, failed = reads_left - 1, path
             if reads_left < 0:
                 raise OSError(errno.EIO, "the disk is broken")
 
+    named = []
     for reads in range(1000):
         disk.crash()
         reads_left, disk.on_call = reads, fail_late
         try:
-            open_log(disk, segment_bytes=300)
-        except DiskFailed:
+            open_log(disk, segment_bytes=300, snapshots=snapshots)
+        except DiskFailed as error:
+            named.append((error.path, failed))
             continue
         break
     assert reads > 5
+    assert all(path == failed for path, failed in named)
+    assert {path.suffix for path, _ in named} >= {".log", ".index", ".timeindex"}
 
 
 def test_a_control_batch_that_cannot_be_read_again_is_damage(fs: FaultyFileSystem) -> None:
