@@ -17,11 +17,17 @@ class BuildResult(NamedTuple):
 
 
 class BuildFailed(Exception):
-    """No snapshot was built; the message says why. `damaged` is one that it was to be built on."""
+    """No snapshot was built; the message says why. `damaged` is one that it was to be built on.
 
-    def __init__(self, message: str, damaged: SnapshotId | None = None) -> None:
+    `is_log_damaged` says that the build has found the log on this disk so.
+    """
+
+    def __init__(
+        self, message: str, damaged: SnapshotId | None = None, *, is_log_damaged: bool = False
+    ) -> None:
         super().__init__(message)
         self.damaged = damaged
+        self.is_log_damaged = is_log_damaged
 
 
 class Build(Protocol):

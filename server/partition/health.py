@@ -127,6 +127,11 @@ class PartitionHealth:
         ]
         if now.role is Role.LEADER:
             unexpected += _two_under_one_id(now.voters)
+        if self._snapshots.log_damage:
+            unexpected.append(
+                f"the log on this disk is damaged, as a snapshot that was to be taken has found: "
+                f"{self._snapshots.log_damage}"
+            )
         if self._snapshots.is_limited_in_vain:
             unexpected.append(
                 "retention.bytes and retention.ms delete nothing beside Kafka: this node builds no "

@@ -13,16 +13,20 @@ from typing import Any
 from quorumd.raft.types import SnapshotId
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.model.unhandled import unawaited
-from quorumd.storage.errors import DamagedSnapshot
+from quorumd.storage.errors import DamagedLog, DamagedSnapshot
 from quorumd.storage.layout import parse_snapshot_name
 
 CLEANUP_S = 2.0
 """Time that a process may take to delete the files that it has written."""
 
 
-def damaged_snapshot(error_name: str, path: Path) -> SnapshotId | None:
-    """The complete snapshot that an error of a build is about; None if it is about another file."""
-    return parse_snapshot_name(path.name) if error_name == DamagedSnapshot.__name__ else None
+def build_failure(message: str, error_name: str, path: Path) -> BuildFailed:
+    """The failure of a build by this error, about this file: a complete snapshot, the log, or another."""
+    return BuildFailed(
+        message,
+        parse_snapshot_name(path.name) if error_name == DamagedSnapshot.__name__ else None,
+        is_log_damaged=error_name == DamagedLog.__name__,
+    )
 
 
 class BuildSubprocess:
@@ -80,7 +84,7 @@ class BuildSubprocess:
             await _end(process)
             raise
         if "error" in last:
-            return BuildFailed(last["error"], damaged_snapshot(last["kind"], Path(last["path"])))
+            return build_failure(last["error"], last["kind"], Path(last["path"]))
         if code or "epoch" not in last:
             how = f"ended with {code}" if code >= 0 else f"was killed by signal {-code}"
             return BuildFailed(f"the process that builds snapshots {how}. {words[-500:]}".strip())

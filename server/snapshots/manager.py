@@ -108,6 +108,8 @@ class SnapshotManager:
         self._has_ended = asyncio.Event()
         self.problem = ""
         """The reason why the last attempt failed; empty if it did not."""
+        self.log_damage = ""
+        """Damage of the log on this disk that an attempt has found, and none has read the log since."""
 
     def start(self) -> None:
         """Begin to watch the clock."""
@@ -243,6 +245,8 @@ class SnapshotManager:
             return
         if isinstance(outcome, BuildFailed):
             self._drop_parts(building)
+            if outcome.is_log_damaged:
+                self.log_damage = str(outcome)
             if outcome.damaged is not None and self._note_damage(outcome.damaged, str(outcome)):
                 # The snapshot that it was to be built on comes first.
                 self._end_build()
@@ -324,7 +328,7 @@ class SnapshotManager:
 
     def _finished(self, newest: SnapshotId) -> None:
         self._end_build()
-        self._failures, self.problem = 0, ""
+        self._failures, self.problem, self.log_damage = 0, "", ""
         self._notify(self._known.facts[newest])
 
     def _end_build(self) -> None:

@@ -24,7 +24,7 @@ from quorumd.server.disk.group_commit import (
 from quorumd.server.model.disk_jobs import DiskListener, Files, Job, StoreChunk, Truncate
 from quorumd.server.model.runtime import OnUnreadable, reporting_damage
 from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
-from quorumd.server.snapshots.build_subprocess import damaged_snapshot
+from quorumd.server.snapshots.build_subprocess import build_failure
 from quorumd.server.snapshots.snapshot_builder import BuiltSnapshot, SnapshotBuilder
 from quorumd.storage.errors import StorageError
 from quorumd.storage.log import Log
@@ -210,7 +210,7 @@ class SimBuild:
             self._done(BuildResult(built.id, built.empty_batches))
         except StorageError as error:
             self._process.machine.on_build_failed(error)
-            self._done(BuildFailed(str(error), damaged_snapshot(type(error).__name__, error.path)))
+            self._done(build_failure(str(error), type(error).__name__, error.path))
         else:
             if progress.total_bytes:
                 self._progress(progress.done_bytes / progress.total_bytes)

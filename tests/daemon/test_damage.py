@@ -10,6 +10,7 @@ import pytest
 
 from quorumd import QuorumClient
 from quorumd.storage.reader import FoundBatch, LogFile
+from tests.support.commands import quorumctl
 from tests.support.live_cluster import Cluster, running_cluster
 from tests.support.load import Load
 
@@ -152,6 +153,25 @@ def test_a_byte_that_is_flipped_under_a_leader_ends_it_once_somebody_reads_there
     assert f"{closed}: damaged since it was written" in ended.output
     assert f"offset {damaged.header.base_offset}" in ended.output
     assert "format a new directory" in ended.output
+
+
+def test_damage_that_a_snapshot_comes_upon_is_warned_of(quorum: Cluster, victim: Path) -> None:
+    """Nobody else reads there. The node goes on: what it appends is sound."""
+    quorum.start(VICTIM)
+    quorum.wait_ready()
+    assert quorum.status(VICTIM)["warnings"] == []
+    closed = segments(victim)[1]
+    found = batches(closed)
+    damaged = found[len(found) // 2]
+    flip(closed, damaged.position + len(damaged.data) - 3)
+    taken = quorumctl("snapshot", "-b", quorum.bootstrap)
+    assert taken.code == 1, taken.text
+    (warning,) = quorum.status(VICTIM)["warnings"]
+    assert "the log on this disk is damaged" in warning
+    assert f"{closed}: " in warning
+    assert f"offset {damaged.header.base_offset}" in warning
+    assert "format a new directory" in warning
+    quorum.kill(VICTIM)
 
 
 def test_a_flipped_byte_in_the_active_segment_with_valid_batches_behind_it_is_named(

@@ -42,9 +42,13 @@ class Clock:
 
 
 def health_of(
-    bench: Bench, links: PeerLinks | None = None, clock: Clock | None = None, **view: Any
+    bench: Bench,
+    links: PeerLinks | None = None,
+    clock: Clock | None = None,
+    log_damage: str = "",
+    **view: Any,
 ) -> PartitionHealth:
-    snapshots = SimpleNamespace(is_limited_in_vain=False, status=dict)
+    snapshots = SimpleNamespace(is_limited_in_vain=False, log_damage=log_damage, status=dict)
     return PartitionHealth(
         bench.node,
         FixedView(**view),
@@ -210,3 +214,12 @@ def test_the_leader_alone_warns_of_two_voters_under_one_id() -> None:
         of_twins = [text for text in found if "two voters under one id" in text]
         assert len(of_twins) == count
         assert all("both count: a majority is 2 of 3." in text for text in of_twins)
+
+
+def test_a_log_that_is_damaged_where_only_a_build_reads_it_is_warned_of() -> None:
+    assert health_of(unattached(3)).warnings() == []
+    (found,) = health_of(unattached(3), log_damage="7.log: a gap. Check the disk").warnings()
+    assert found == (
+        "the log on this disk is damaged, as a snapshot that was to be taken has found: 7.log: a gap. Check "
+        "the disk"
+    )

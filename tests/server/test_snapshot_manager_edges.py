@@ -13,7 +13,7 @@ from quorumd.raft.events import LogDeletionRequested, SnapshotTaken
 from quorumd.raft.status import DownloadProgress
 from quorumd.raft.types import SnapshotId
 from quorumd.server.model.partition_view import CopyProgress, SnapshotWork
-from quorumd.server.model.snapshot_builds import BuildResult
+from quorumd.server.model.snapshot_builds import BuildFailed, BuildResult
 from quorumd.server.requests.take_snapshot import SnapshotTaker, take_snapshot
 from quorumd.server.snapshots.known_snapshots import KnownSnapshots
 from quorumd.server.snapshots.manager import DELETION_INTERVAL_S, RETRY_MAX_S, RETRY_MIN_S
@@ -255,6 +255,20 @@ def test_a_repair_that_went_well_ends_the_series_of_those_that_failed(bench: Ben
     bench.failed("the disk is full")
     bench.wait(RETRY_MIN_S + 5)
     assert len(bench.builds) == count + 1
+
+
+def test_damage_of_the_log_is_told_until_a_build_has_read_it_to_the_end(bench: Bench) -> None:
+    bench.write(1000)
+    assert bench.snapshots.log_damage == ""
+    bench.builds[-1].done(BuildFailed("7.log: a gap", is_log_damaged=True))
+    assert (bench.snapshots.log_damage, bench.snapshots.problem) == ("7.log: a gap",) * 2
+    bench.wait(RETRY_MAX_S)
+    bench.failed("the disk is full")
+    assert bench.snapshots.log_damage == "7.log: a gap"
+    assert bench.snapshots.problem == "the disk is full"
+    bench.wait(RETRY_MAX_S)
+    bench.built(SnapshotId(30, 1))
+    assert (bench.snapshots.log_damage, bench.snapshots.problem) == ("", "")
 
 
 def test_nothing_is_known_any_more_of_what_was_deleted() -> None:
