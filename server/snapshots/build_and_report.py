@@ -17,7 +17,7 @@ from quorumd.server.snapshots.snapshot_builder import (
     BuiltSnapshot,
     SnapshotBuilder,
 )
-from quorumd.storage.errors import DiskFull, StorageError
+from quorumd.storage.errors import DiskFull, StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, RealFileSystem
 
 EXIT_ABANDONED = 1
@@ -104,7 +104,10 @@ def _build(builder: SnapshotBuilder, directory: Path) -> BuiltSnapshot | None:
 
 def _check_space(directory: Path) -> None:
     """A snapshot can wait. A log that can't be written makes a leader resign."""
-    found = os.statvfs(directory)
+    try:
+        found = os.statvfs(directory)
+    except OSError as error:
+        raise from_os_error(error, directory, "asking for the free space") from error
     left_bytes = found.f_bavail * found.f_frsize
     if left_bytes < LEFT_BYTES:
         raise DiskFull(

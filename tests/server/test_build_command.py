@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from tests.storage.helpers import START_MS
 pytestmark = pytest.mark.live
 
 RECORDS_PER_BATCH = 500
+BUILD_COMMAND = ("-m", "quorumd.server.snapshots.build_command")
 
 
 def write_log(directory: Path, batches: int, value_bytes: int) -> int:
@@ -53,10 +54,12 @@ def long_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 
 
 @contextmanager
-def running(directory: Path, end_offset: int, *options: str) -> Iterator[subprocess.Popen[str]]:
+def running(
+    directory: Path, end_offset: int, *options: str, program: Sequence[str] = BUILD_COMMAND
+) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [
-            *(sys.executable, "-P", "-m", "quorumd.server.snapshots.build_command"),
+            *(sys.executable, "-P", *program),
             *("--directory", str(directory), "--end-offset", str(end_offset), *options),
         ],
         stdin=subprocess.PIPE,
@@ -289,3 +292,26 @@ def test_files_in_the_working_directory_are_not_run(
     built = asyncio.run(build())
     assert [path.name for path in traces.iterdir()] == []
     assert built == BuildResult(SnapshotId(end, 3), 0)
+
+
+NO_STATVFS = """
+import errno, os, sys
+from quorumd.server.snapshots.build_and_report import main
+
+def fails(path):
+    raise OSError(errno.EIO, "Input/output error", str(path))
+
+os.statvfs = fails
+sys.exit(main())
+"""
+
+
+def test_a_disk_that_does_not_tell_its_space_is_named(tmp_path: Path) -> None:
+    end_offset = write_log(tmp_path, 2, 10)
+    with running(tmp_path, end_offset, program=("-c", NO_STATVFS)) as process:
+        *_, last = lines_of(process)
+        assert process.wait() == 1
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert last["error"].startswith(f"{tmp_path}: asking for the free space failed: Input/output")
+    assert not [path for path in tmp_path.iterdir() if is_part(path.name)]
