@@ -25,7 +25,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA, TopicPartition
-from quorumd.server.model.unhandled import end_on_unhandled
+from quorumd.server.model.unhandled import SHORTAGE, end_on_unhandled, is_shortage
 from quorumd.server.net.listeners import Listeners
 from quorumd.server.node_status import access_as_json
 from quorumd.server.partition.partition import Partition, PartitionHooks, PartitionSettings
@@ -417,7 +417,7 @@ class Node:
         if isinstance(error, StorageError):
             LOG.error(reason, error=str(error))
         elif error is not None:
-            LOG.critical(reason, error)
+            LOG.critical(SHORTAGE if is_shortage(error) else reason, error)
         else:
             LOG.error(reason)
         self._exit_process(error.exit_code if isinstance(error, StorageError) else EXIT_FAILED)

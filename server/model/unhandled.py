@@ -16,6 +16,10 @@ from quorumd.server.model.logs import Logger
 LOG = Logger("node")
 
 NETWORK_ERRORS = (ConnectionError, TimeoutError, socket.gaierror)
+SHORTAGE = (
+    "this process may not have more memory, or more threads: raise its limits (ulimit -v and -u, MemoryMax, "
+    "TasksMax), then start again"
+)
 
 T = TypeVar("T")
 
@@ -36,6 +40,12 @@ def end_on_unhandled(
             fail(f"nothing handles this error; it is a bug, please report it: {message}", error)
 
     loop.set_exception_handler(handle)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """True for an error by which the system refuses memory or a thread, which is no bug."""
+    refused = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    return refused or isinstance(error, MemoryError)
 
 
 def unawaited(task: asyncio.Task[T]) -> asyncio.Task[T]:

@@ -19,6 +19,7 @@ from tests.support.live_cluster import Cluster
 from tests.support.raw_client import RawClient, frame, request
 
 FAULTY_NODE = """
+import builtins
 import sys
 from pathlib import Path
 from quorumd.config.load import load
@@ -26,23 +27,36 @@ from quorumd.server.net.listeners import Listeners
 from quorumd.server.run import run_node
 
 def fails(listeners, loop):
-    raise KeyError("an invariant is broken")
+    raise getattr(builtins, sys.argv[2])(sys.argv[3])
 
 Listeners._sweep = fails
 raise SystemExit(run_node(load(Path(sys.argv[1]), {})))
 """
 
 
-def test_an_error_in_a_callback_ends_the_node_with_a_report(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "text", "reason"),
+    [
+        ("KeyError", "an invariant is broken", "it is a bug, please report it"),
+        ("RuntimeError", "an invariant is broken", "it is a bug, please report it"),
+        ("RuntimeError", "can't start new thread", "this process may not have more memory"),
+        ("MemoryError", "", "this process may not have more memory"),
+    ],
+)
+def test_an_error_in_a_callback_ends_the_node_with_a_report(
+    folder: Path, error: str, text: str, reason: str
+) -> None:
     cluster = Cluster(folder, size=1, settings={"connections.max.idle.ms": 1000})
     cluster.format()
-    node = [sys.executable, "-c", FAULTY_NODE, str(cluster.config_path(1))]
+    node = [sys.executable, "-c", FAULTY_NODE, str(cluster.config_path(1)), error, text]
     ended = subprocess.run(node, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 1, ended.stderr
     report = ended.stderr.partition(" FATAL node ")[2]
-    assert "it is a bug, please report it" in report
+    assert reason in report
+    assert ("it is a bug" in report) == (text == "an invariant is broken")
     assert "Traceback" in report
-    assert "KeyError: 'an invariant is broken'" in report
+    assert f"{error}{': ' if text else ''}" in report
+    assert text in report
 
 
 FAULTY_APPEND = """
