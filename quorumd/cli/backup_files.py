@@ -206,8 +206,9 @@ class BackupFiles:
             os.fsync(self._lock)
         with _explained(self.target):
             os.rename(self._folder, self.target)
-            self._is_finished = True
+            self._folder = self.target
             _sync_directory(self.target.parent)
+            self._is_finished = True
         return manifest
 
 

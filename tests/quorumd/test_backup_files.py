@@ -79,6 +79,25 @@ def test_nothing_is_left_where_it_could_not_get_its_name(
     assert len(os.listdir("/proc/self/fd")) == open_before
 
 
+def test_nothing_is_left_where_its_name_may_not_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def fail_for_parent(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(tmp_path):
+            raise OSError(5, "Input/output error")
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", fail_for_parent)
+    with (
+        pytest.raises(QuorumError, match="Nothing of it is left"),
+        BackupFiles(tmp_path / "b") as files,
+    ):
+        write_all(files)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_was_renamed_before_it_was_locked_is_not_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
