@@ -312,7 +312,7 @@ class TcpPeerChannel:
             self._listener.on_connection_lost()
             if isinstance(exc, CertificateProblem):
                 self._listener.on_unreachable(self._address, exc)
-            elif exc is None and self._calls.is_waiting and not self._calls.has_responded:
+            elif exc is None and self._given_up is None and self._is_unanswered:
                 self._listener.on_unreachable(self._address, HungUp())
         if was_used:
             self._failures = 0
@@ -322,6 +322,11 @@ class TcpPeerChannel:
         self._connecting = not self._failures and not self._is_closed
         self._fail_all(self._last_error)
         self._lost.set()
+
+    @property
+    def _is_unanswered(self) -> bool:
+        """The peer was asked on this connection, and has given no response."""
+        return self._calls.is_waiting and not self._calls.has_responded
 
     # -- asking
 

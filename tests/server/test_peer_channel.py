@@ -319,6 +319,7 @@ def test_a_silent_peer_fails_the_request_in_its_time_and_the_connection_with_it(
         ]
         assert "30 ms" in outcomes[0][3]
         await until(lambda: peer.connections == 2)
+        assert owner.unreachable == [], "it was not the peer that closed the connection"
 
     with_peer(silent, work)
 
