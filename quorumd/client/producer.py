@@ -49,6 +49,8 @@ ACKS_ALL = -1
 _GOAL = "append to the log"
 _RECORD_OVERHEAD_BYTES = 24
 _SEQUENCE_MASK = 0x7FFFFFFF
+_TIMESTAMP_END = 1 << 63
+"""Exclusive: it has 64 bits in a batch."""
 
 
 @dataclass(slots=True)
@@ -112,7 +114,8 @@ class Producer:
     async def append(self, record: Record) -> None:
         """Takes one record; sends when a batch is full, and waits while too many are in flight.
 
-        A timestamp of 0 becomes now. Raises AppendFailed.
+        A timestamp of 0 becomes now. Raises AppendFailed; TypeError or ValueError for a record that no batch
+        can hold, which is left out.
         """
         size_bytes = _size_bytes(record)
         if self._gathered and self._gathered_bytes + size_bytes > self._batch_bytes:
@@ -275,8 +278,29 @@ def produce_request(batch: bytes, *, timeout_ms: int) -> ProduceRequest:
 
 
 def _size_bytes(record: Record) -> int:
-    """About what the record takes in a batch; never less."""
-    size_bytes = _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+    """About what the record takes in a batch; never less.
+
+    Raises TypeError or ValueError for one that no batch can hold: it would take those gathered with it along.
+    """
+    timestamp = record.timestamp
+    if not isinstance(timestamp, int) or not -_TIMESTAMP_END <= timestamp < _TIMESTAMP_END:
+        raise ValueError(f"the timestamp of a record is {timestamp!r}: give whole ms since 1970")
+    size_bytes = _RECORD_OVERHEAD_BYTES + _length("key", record.key)
+    size_bytes += _length("value", record.value)
     for name, value in record.headers:
-        size_bytes += 10 + 4 * len(name) + len(value or b"")
+        encoded = name.encode() if isinstance(name, str) else name
+        if encoded is None:
+            raise TypeError("the name of a header is None: give text")
+        size_bytes += 10 + _length("header name", encoded) + _length("header", value)
     return size_bytes
+
+
+def _length(what: str, data: object) -> int:
+    if data is None:
+        return 0
+    if isinstance(data, bytes | bytearray):
+        return len(data)
+    if isinstance(data, memoryview) and data.c_contiguous and data.nbytes == len(data):
+        return data.nbytes
+    advice = "bytes, such as text.encode()" if isinstance(data, str) else "bytes"
+    raise TypeError(f"the {what} of a record is of type {type(data).__name__}: give {advice}")

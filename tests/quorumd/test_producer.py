@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from array import array
+from typing import Any
 
 import pytest
 
@@ -16,7 +19,7 @@ from quorumd.wire.messages.produce import (
     ProduceResponseTopic,
 )
 from quorumd.wire.metadata_topic import TOPIC, TOPIC_ID
-from quorumd.wire.records import Record, read_header
+from quorumd.wire.records import Record, iter_records, read_header
 from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum, with_quorum
 
@@ -52,6 +55,43 @@ def test_a_record_larger_than_a_batch_is_one_of_its_own() -> None:
             await producer.append(Record(value=bytes(size)))
         await producer.flush()
         assert [read_header(batch).record_count for batch in quorum.log] == [1, 1, 1]
+
+    with_quorum(story)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            {"value": "blue"},
+            "the value of a record is of type str: give bytes, such as text.encode()",
+        ),
+        ({"key": "color"}, "the key of a record is of type str"),
+        ({"value": 5}, "the value of a record is of type int: give bytes"),
+        ({"value": memoryview(array("i", [1, 2]))}, "the value of a record is of type memoryview"),
+        ({"value": memoryview(b"abcd")[::2]}, "the value of a record is of type memoryview"),
+        ({"headers": (("name", "text"),)}, "the header of a record is of type str"),
+        ({"headers": ((5, b""),)}, "the header name of a record is of type int"),
+        ({"headers": ((None, b""),)}, "the name of a header is None"),
+        ({"headers": (("\ud800", b""),)}, "surrogates not allowed"),
+        ({"timestamp": 1 << 63}, "the timestamp of a record is 9223372036854775808"),
+        ({"timestamp": 1.5}, "the timestamp of a record is 1.5: give whole ms since 1970"),
+    ],
+)
+def test_a_record_that_no_batch_can_hold_is_left_out_alone(
+    wrong: dict[str, Any], words: str
+) -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        producer = client.producer()
+        await producer.append(Record(value=b"before"))
+        with pytest.raises((TypeError, ValueError), match=re.escape(words)):
+            await producer.append(Record(**wrong))
+        await producer.append(Record(value=b"behind"))
+        await producer.flush()
+        assert [r.value for batch in quorum.log for r in iter_records(batch)] == [
+            b"before",
+            b"behind",
+        ]
 
     with_quorum(story)
 
