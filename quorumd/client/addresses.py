@@ -5,6 +5,8 @@ Knows no socket. The form is the one of Kafka's bootstrap.servers, IPv6 in brack
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from quorumd.raft.types import Address
 
 
@@ -14,10 +16,21 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
     Raises ValueError with a sentence that names the part that is wrong.
     """
     parts = [part.strip() for part in text.split(",")]
-    addresses = [_parse_address(part) for part in parts if part]
-    if not addresses:
+    return tuple(dict.fromkeys(check_addresses(_parse_address(part) for part in parts if part)))
+
+
+def check_addresses(addresses: Iterable[Address]) -> tuple[Address, ...]:
+    """The addresses. Raises ValueError if there are none, TypeError for anything else among them."""
+    found = tuple(addresses)
+    if not found:
         raise ValueError("no address is given: expected host:port, or several separated by commas")
-    return tuple(dict.fromkeys(addresses))
+    for each in found:
+        if not isinstance(each, Address):
+            raise TypeError(
+                f"{each!r} among the bootstrap servers is of type {type(each).__name__}: give one text,"
+                " host:port,host:port, or Addresses"
+            )
+    return found
 
 
 def _parse_address(part: str) -> Address:

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from quorumd.client.addresses import parse_addresses
+from quorumd.client.addresses import check_addresses, parse_addresses
 from quorumd.client.security import Security
 from quorumd.client.timing import Deadline
 from quorumd.raft.types import Address
 
 
 class BaseClient(ABC):
-    """`close` it, or use it in `async with`. A text that is no list of addresses raises ValueError."""
+    """`close` it, or use it in `async with`. A text that is no list of addresses raises ValueError.
+
+    So does an empty list, and TypeError one with something else than Addresses in it.
+    """
 
     def __init__(
         self,
@@ -25,7 +28,7 @@ class BaseClient(ABC):
         if isinstance(bootstrap_servers, str):
             bootstrap_servers = parse_addresses(bootstrap_servers)
         self.timeout_ms = timeout_ms
-        self._bootstrap = tuple(bootstrap_servers)
+        self._bootstrap = check_addresses(bootstrap_servers)
         self._security = security
 
     async def __aenter__(self) -> Self:

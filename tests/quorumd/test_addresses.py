@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import threading
+from typing import Any
 
 import pytest
 
+from quorumd import QuorumAdmin, QuorumClient, sync
 from quorumd.client.addresses import parse_addresses
 from quorumd.raft.types import Address
 
@@ -42,3 +45,22 @@ def test_what_is_no_address_is_refused_with_the_part_that_is_wrong(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(complaint)):
         parse_addresses(text)
+
+
+@pytest.mark.parametrize(
+    ("servers", "error", "complaint"),
+    [
+        ([], ValueError, "no address is given: expected host:port"),
+        (["a:1"], TypeError, "'a:1' among the bootstrap servers is of type str: give one text"),
+        ([("a", 1)], TypeError, "('a', 1) among the bootstrap servers is of type tuple"),
+        (b"a:1", TypeError, "97 among the bootstrap servers is of type int"),
+    ],
+)
+@pytest.mark.parametrize("client", [QuorumClient, QuorumAdmin, sync.QuorumClient])
+def test_a_client_takes_addresses_only(
+    client: type[Any], servers: Any, error: type[Exception], complaint: str
+) -> None:
+    threads = set(threading.enumerate())
+    with pytest.raises(error, match=re.escape(complaint)):
+        client(servers)
+    assert set(threading.enumerate()) <= threads
