@@ -7,13 +7,16 @@ Optimistic: nothing is locked, and the leader judges the condition when the batc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from quorumd.client.errors import Conflict, OffsetNotReached
 from quorumd.client.timing import Deadline, RetryBackoff
 from quorumd.wire.records import Record
+
+T = TypeVar("T")
+Changes = TypeVar("Changes")
 
 _BACKOFF_MIN_MS: Final = 2
 _BACKOFF_MAX_MS: Final = 250
@@ -112,6 +115,17 @@ class Transaction:
     def _check_open(self) -> None:
         if not self._is_open:
             raise RuntimeError("the transaction is over: begin another one")
+
+
+def result_of(function: Callable[[Changes], T], transaction: Changes) -> T:
+    """Calls the function with the transaction. Raises TypeError for an async one: nothing of it would run."""
+    result = function(transaction)
+    if isinstance(result, Coroutine):
+        result.close()
+        raise TypeError(
+            "the function of a transaction is async: give a plain one, or use view.transaction()"
+        )
+    return result
 
 
 class FollowedView(Protocol):

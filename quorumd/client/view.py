@@ -23,7 +23,14 @@ from quorumd.client.events import (
 )
 from quorumd.client.reading import RECORDS_AT_A_TIME
 from quorumd.client.timing import Deadline
-from quorumd.client.transaction import RETRY_DEFAULT, Attempts, Retry, Transaction, Updated
+from quorumd.client.transaction import (
+    RETRY_DEFAULT,
+    Attempts,
+    Retry,
+    Transaction,
+    Updated,
+    result_of,
+)
 from quorumd.security.errors import CertificateProblem
 
 T = TypeVar("T")
@@ -157,6 +164,7 @@ class KeyValueView:
         self._task: asyncio.Task[None] | None = None
         self._problem: QuorumUnavailable | CertificateProblem | None = None
         self._error: Exception | None = None
+        self._was_entered = False
 
     def _new_map(self) -> KeyValueMap:
         return KeyValueMap(key_filter=lambda key: key.startswith(self._prefix))
@@ -165,6 +173,7 @@ class KeyValueView:
         if self._task is not None:
             raise RuntimeError("this view is entered already: make another one")
         self._map, self._problem, self._error = self._new_map(), None, None
+        self._was_entered = True
         self._task = asyncio.create_task(self._follow())
         try:
             end_offset = (await self._client.list_offsets(LATEST)).offset
@@ -204,9 +213,12 @@ class KeyValueView:
     def get(self, key: bytes) -> KeyValueEntry | None:
         """The key's value and the offset that set it; None if the key has no value.
 
-        Raises the error that ended the view, if there was one: it would never change again.
+        Raises the error that ended the view, if there was one: it would never change again. RuntimeError
+        if it was never entered, and knows nothing.
         """
         self._check()
+        if not isinstance(key, bytes | bytearray | memoryview):
+            raise TypeError(f"a key is of type {type(key).__name__}: give bytes")
         return self._map.entries.get(key)
 
     def items(self, prefix: bytes = b"") -> list[tuple[bytes, KeyValueEntry]]:
@@ -220,6 +232,7 @@ class KeyValueView:
         With the offset that `append` returned, the next `get` reads that write. Raises OffsetNotReached
         after `timeout_ms` (default: the client's), and as `get` does.
         """
+        self._check()
         limit_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
         try:
             async with asyncio.timeout(limit_ms / 1000), self._moved:
@@ -286,7 +299,7 @@ class KeyValueView:
         while True:
             try:
                 async with self.transaction(timeout_ms=attempts.remaining_ms()) as transaction:
-                    return function(transaction)
+                    return result_of(function, transaction)
             except Conflict as conflict:
                 await attempts.wait(self, conflict)
 
@@ -312,11 +325,11 @@ class KeyValueView:
         return Updated(value, transaction.offset)
 
     def _value_of(self, key: bytes) -> bytes | None:
+        entry = self.get(key)
         if not key.startswith(self._prefix):
             raise ValueError(
                 f"{key!r} is not in this view: it has keys that begin with {self._prefix!r}"
             )
-        entry = self.get(key)
         return None if entry is None else entry.value
 
     def _note_change(self, change: KeyChange) -> None:
@@ -324,6 +337,8 @@ class KeyValueView:
             transaction.note_change(change.key, change.offset)
 
     def _check(self) -> None:
+        if not self._was_entered:
+            raise RuntimeError("this view was not entered: use it in `with` or `async with`")
         if self._error is not None:
             raise self._error
 

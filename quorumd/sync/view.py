@@ -9,7 +9,7 @@ from typing import TypeVar
 from quorumd.client import transaction as asynchronous_transaction
 from quorumd.client import view as asynchronous
 from quorumd.client.errors import Conflict, QuorumUnavailable
-from quorumd.client.transaction import RETRY_DEFAULT, Attempts, Retry, Updated
+from quorumd.client.transaction import RETRY_DEFAULT, Attempts, Retry, Updated, result_of
 from quorumd.security.errors import CertificateProblem
 from quorumd.sync.client import QuorumClient
 from quorumd.sync.loop_thread import EnteredInLoop, LoopThread, blocking, in_loop
@@ -93,7 +93,7 @@ class KeyValueView(EnteredInLoop):
         while True:
             try:
                 with self.transaction(timeout_ms=attempts.remaining_ms()) as transaction:
-                    return function(transaction)
+                    return result_of(function, transaction)
             except Conflict as conflict:
                 self._thread.call(attempts.wait, self._inner, conflict)
 

@@ -127,11 +127,16 @@ def test_a_transaction_that_fails_or_meets_a_conflict_leaves_nothing(
         t.put(b"a", b"never")
         put(quorum, b"a", b"theirs")
 
+    async def be_async(t: Transaction) -> None:
+        t.put(b"a", b"never")
+
     with KeyValueView(client) as view:
         with pytest.raises(ZeroDivisionError):
             view.transact(leave)
         with pytest.raises(quorumd.Conflict):
             view.transact(be_late, retry=quorumd.Retry(attempts_max=2))
+        with pytest.raises(TypeError, match="is async: give a plain one"):
+            view.transact(be_async)
     assert {record.value for record in quorum.quorum.records()} == {b"theirs"}
 
 

@@ -97,6 +97,20 @@ def test_a_function_that_fails_ends_the_update_and_nothing_is_written() -> None:
     with_view(story, b"a")
 
 
+def test_an_async_function_is_refused_and_nothing_is_written() -> None:
+    async def change(transaction: Transaction) -> None:
+        transaction.put(b"a", b"new")
+
+    async def story(quorum: FakeQuorum, client: QuorumClient, view: KeyValueView) -> None:
+        with pytest.raises(
+            TypeError, match=r"is async: give a plain one, or use view.transaction\(\)"
+        ):
+            await view.transact(change)
+        assert quorum.end_offset == 1
+
+    with_view(story, b"a")
+
+
 # --- what a transaction reads
 
 

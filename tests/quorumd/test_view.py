@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -131,6 +132,39 @@ def test_a_view_holds_what_was_committed_before_and_what_comes() -> None:
             assert [key for key, _ in view.items(b"a/")] == [b"a/0", b"a/1"]
             assert view.get(b"nothing") is None
             assert len(view) == 3
+
+    with_quorum(story)
+
+
+def test_a_view_that_was_not_entered_does_not_say_that_a_key_has_no_value() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        await client.append([Record(key=b"a", value=b"1")])
+        view = KeyValueView(client)
+        for read in (lambda: view.get(b"a"), view.items):
+            with pytest.raises(RuntimeError, match="this view was not entered"):
+                read()
+        for change in (lambda: view.wait_for(0), lambda: view.update(b"a", lambda value: value)):
+            with pytest.raises(RuntimeError, match="this view was not entered"):
+                await change()
+        assert quorum.end_offset == 1
+        async with view:
+            pass
+        entry = view.get(b"a")
+        assert entry is not None
+        assert entry.value == b"1"
+
+    with_quorum(story)
+
+
+@pytest.mark.parametrize("key", ["a", 5, None])
+def test_a_key_that_is_no_bytes_is_refused_and_not_said_to_have_no_value(key: Any) -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with KeyValueView(client) as view:
+            with pytest.raises(TypeError, match=r"a key is of type (str|int|NoneType): give bytes"):
+                view.get(key)
+            with pytest.raises(TypeError, match=r"a key is of type (str|int|NoneType): give bytes"):
+                await view.update(key, lambda value: b"new")
+        assert quorum.end_offset == 0
 
     with_quorum(story)
 
