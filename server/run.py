@@ -41,7 +41,11 @@ def run_node(config: Config) -> int:
         print(f"quorumd: {error}", file=sys.stderr)
         return 2
     try:
-        uvloop.run(_serve(_fit_to_file_limit(config), logs))
+        serving = _serve(_fit_to_file_limit(config), logs)
+        try:
+            uvloop.run(serving)
+        finally:
+            serving.close()  # A signal may come before it has begun.
     except StorageError as error:
         LOG.error("cannot use the storage directory", error=str(error))
         return error.exit_code

@@ -25,6 +25,19 @@ from tests.support.ports import free_port
 
 USAGE, FAILED, DAMAGED = 2, 1, 3
 
+INTERRUPTED_BEFORE_THE_LOOP = """
+import uvloop
+
+def run(main):
+    raise KeyboardInterrupt
+
+uvloop.run = run
+
+from quorumd.server.main import main
+main()
+"""
+"""`quorumd`, with a signal in the moment before the event loop runs."""
+
 
 @pytest.fixture
 def node(folder: Path) -> Iterator[Cluster]:
@@ -356,6 +369,25 @@ def test_a_signal_before_the_node_is_up_stops_it_without_a_failure(
         text, _ = it.communicate(timeout=20)
     assert it.returncode == 0, text
     assert text == "quorumd: stopped before the node was up\n"
+
+
+def test_a_signal_just_before_the_event_loop_runs_leaves_no_other_word(node: Cluster) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            INTERRUPTED_BEFORE_THE_LOOP,
+            "start",
+            "--config",
+            node.config_path(1),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "quorumd: stopped before the node was up\n")
 
 
 def handles(pid: int, number: signal.Signals) -> bool:
