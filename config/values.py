@@ -25,6 +25,7 @@ MAX_ID = 2**31 - 1
 _WHOLE_NUMBER = re.compile(r"-?[0-9]+(_[0-9]+)*")
 _LABEL = "[A-Za-z0-9_-]{1,63}"
 _HOST_NAME = re.compile(rf"(?!-)(?!.{{255}}){_LABEL}(\.{_LABEL})*(?<!-)\.?")
+_BARE_IPV6 = re.compile("[0-9a-fA-F]*:[0-9a-fA-F]*:.*")
 _DOTTED_NUMBERS = re.compile(r"[0-9.]+")
 _LISTENER_NAME = re.compile(r"[A-Za-z0-9_-]{1,249}")
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})
@@ -214,7 +215,7 @@ def _address(text: str, form: str, *, may_be_wildcard: bool) -> Address:
         raise BadValue(f"the port in {_shown(text)}: {error}; expected {form}") from None
     if host.startswith("[") and host.endswith("]"):
         host = _ipv6(host[1:-1], text)
-    elif ":" in host:
+    elif _BARE_IPV6.fullmatch(host):
         raise BadValue(
             f"{_shown(text)}: an IPv6 address is written in brackets, such as [::1]:9093"
         )

@@ -5,9 +5,12 @@ Knows no socket. The form is the one of Kafka's bootstrap.servers, IPv6 in brack
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from quorumd.raft.types import Address
+
+_BARE_IPV6 = re.compile("[0-9a-fA-F]*:[0-9a-fA-F]*:.*")
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
@@ -41,8 +44,12 @@ def _parse_address(part: str) -> Address:
         raise ValueError(f"{part!r} has no port: expected host:port, such as {part}:9093")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    elif ":" in host:
+    elif _BARE_IPV6.fullmatch(host):
         raise ValueError(f"{part!r}: an IPv6 address needs brackets, such as [::1]:9093")
+    elif ":" in host:
+        raise ValueError(
+            f"{part!r}: {host!r} is no host: expected host:port, or several separated by commas"
+        )
     if not host or any(character.isspace() for character in host):
         raise ValueError(f"{part!r} has no host: expected host:port")
     if not (port_text.isascii() and port_text.isdigit()) or not 0 < int(port_text) < 65536:

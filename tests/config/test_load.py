@@ -320,6 +320,15 @@ LISTENER_FORM = "NAME://host:port, such as CONTROLLER://db1.example.com:9093"
             "1@::1:9093",
             "quorum.voters: '::1:9093': an IPv6 address is written in brackets, such as [::1]:9093",
         ),
+        *(
+            (
+                "quorum.voters",
+                f"1@{host}:9093",
+                f"quorum.voters: '{host}:9093': '{host}' is not a host name or IP address: "
+                f"expected {VOTER_FORM}",
+            )
+            for host in ("http://db1", "db1:9093;2@db2", "db1:9092")
+        ),
         (
             "quorum.voters",
             "1@[::g]:9093",
