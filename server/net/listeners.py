@@ -37,6 +37,8 @@ _REMEDIES: Final = {
     "or choose another port",
     errno.EADDRNOTAVAIL: "no interface of this host has that address: use one that `ip addr` shows, "
     "or an empty host for all of them",
+    errno.EINVAL: "the kernel does not take that address: one that begins with fe80 needs its interface, "
+    "such as [fe80::1%eth0]",
     errno.EACCES: "this user may not listen there: choose a port above 1023",
 }
 
