@@ -11,6 +11,7 @@ import click
 
 from quorumd.cli.key_value_state import read_key_value_state
 from quorumd.cli.options import (
+    OFFSET,
     Target,
     output_option,
     quorum_options,
@@ -67,7 +68,7 @@ Examples:
 @click.option("--prefix", metavar="TEXT", help="The keys that begin with this.")
 @click.option(
     "--min-offset",
-    type=click.IntRange(min=0),
+    type=OFFSET,
     metavar="OFFSET",
     help="Wait for the record at this offset.",
 )

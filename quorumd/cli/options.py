@@ -55,6 +55,8 @@ class Seconds(click.FloatRange):
 
 
 TIMEOUT = Seconds(0, min_open=True)
+OFFSET = click.IntRange(0, 2**63 - 1)
+"""Requests carry offsets in 64 bits."""
 
 
 def _to_addresses(

@@ -13,6 +13,7 @@ import click
 
 from quorumd.cli.append import AppendJob, LineFormat, RecordFormat, opened
 from quorumd.cli.options import (
+    OFFSET,
     Target,
     output_option,
     quorum_options,
@@ -77,7 +78,7 @@ Examples:
 _since_option = click.option(
     "--if-unchanged-since",
     "since",
-    type=click.IntRange(min=0),
+    type=OFFSET,
     metavar="OFFSET",
     help="Only if nothing was written to the keys at this offset or later.",
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumd.cli.options import (
+    OFFSET,
     Target,
     output_option,
     quorum_options,
@@ -74,9 +75,7 @@ class TailRange:
 
 @click.command(help=_HELP, short_help="Print committed records.")
 @quorum_options
-@click.option(
-    "--from-offset", type=click.IntRange(min=0), metavar="OFFSET", help="Begin at this offset."
-)
+@click.option("--from-offset", type=OFFSET, metavar="OFFSET", help="Begin at this offset.")
 @click.option("--from-beginning", is_flag=True, help="Begin at the start of the log.")
 @click.option(
     "--lines",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumd.cli.append import opened
-from quorumd.cli.options import Target, output_option, quorum_options, timeout_option, to_ms
-from quorumd.cli.put import JsonFormat
+from quorumd.cli.options import OFFSET, Target, output_option, quorum_options, timeout_option, to_ms
+from quorumd.cli.put import JsonFormat, json_of
 from quorumd.cli.whole_batch import append_whole
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ Examples:
 @click.option(
     "--if-unchanged-since",
     "since",
-    type=click.IntRange(min=0),
+    type=OFFSET,
     metavar="OFFSET",
     help="The offset of the condition, instead of the one in the file.",
 )

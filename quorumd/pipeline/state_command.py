@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from quorumd.cli.options import output_option
+from quorumd.cli.options import OFFSET, output_option
 from quorumd.cli.text import jsonable, printable, timestamp_text, to_json
 from quorumd.pipeline.run_command import master_option
 from quorumd.pipeline.session import build_session
@@ -45,7 +45,7 @@ def _to_time(
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
     "--as-of-offset",
-    type=click.IntRange(min=0),
+    type=OFFSET,
     metavar="N",
     help="When the record at this offset was the last one.",
 )
