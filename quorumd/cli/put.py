@@ -196,6 +196,20 @@ class DeletionFormat:
         return Record(key=line, value=None)
 
 
+def json_of(text: bytes) -> Any:
+    """The value of a JSON text. Raises ValueError also for a name that occurs twice: one would be ignored."""
+    return json.loads(text, object_pairs_hook=_object_of)
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for name, member in pairs:
+        if name in members:
+            raise ValueError(f"the name {name!r} occurs twice in an object")
+        members[name] = member
+    return members
+
+
 @dataclass(slots=True)
 class TabFormat:
     """A key, a tab, a value."""
@@ -228,7 +242,7 @@ class JsonFormat:
         """Raises ClickException if it is no JSON, or a member is missing or of another kind."""
         self._line_number += 1
         try:
-            members = json.loads(line)
+            members = json_of(line)
         except (ValueError, RecursionError) as error:
             raise self._wrong(f"{printable(line[:60])!r} is no JSON ({error})") from None
         return self._record_of(members)

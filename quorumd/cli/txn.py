@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
@@ -70,7 +69,7 @@ def txn(target: Target, path: str, since: int | None, output: str, timeout_s: fl
 def _changes(text: bytes) -> tuple[list[Record], list[bytes], int | None]:
     """Records, further keys, and the offset. Raises ClickException."""
     try:
-        members = json.loads(text)
+        members = json_of(text)
     except (ValueError, RecursionError) as error:
         raise click.ClickException(f"the file is no JSON ({error})") from None
     known = ("if_unchanged_since", "unchanged", "changes")

@@ -129,6 +129,10 @@ def test_a_transaction_without_a_condition_is_one_batch(
     ("text", "complaint"),
     [
         ("", "is no JSON"),
+        (
+            '{"changes": [{"key": "a", "value": "b"}], "changes": [{"key": "c", "value": "d"}]}',
+            "the name 'changes' occurs twice in an object",
+        ),
         pytest.param("[" * 100_000, "is no JSON", id="too deep"),
         ("[]", "an object with these members: if_unchanged_since, unchanged, changes"),
         ('{"changes": [{"key": "a", "value": "b"}], "since": 1}', "expected an object"),

@@ -105,6 +105,11 @@ def test_null_in_json_deletes(quorum: QuorumThread, quorumctl: Run) -> None:
         ("json", b"", "is no JSON"),
         ("json", b"\xff", "is no JSON"),
         ("json", b"[" * 100_000, "is no JSON"),
+        (
+            "json",
+            b'{"key": "a", "value": "b", "key": "c"}',
+            "the name 'key' occurs twice in an object",
+        ),
         ("json", b"[]", 'expected an object with "key" and "value"'),
         ("json", b'{"key": "a"}', 'expected an object with "key" and "value"'),
         ("json", b'{"key": "", "value": "x"}', "the key is empty"),
