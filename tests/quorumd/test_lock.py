@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -543,6 +544,16 @@ def test_a_name_that_is_not_permitted_is_refused_with_what_is(name: str) -> None
 def test_a_ttl_that_is_not_permitted_is_refused_with_what_is(ttl: float) -> None:
     with pytest.raises(ValueError, match="give 1 s to 86400 s"):
         Lock(QuorumClient("localhost:1"), "a", ttl=ttl)
+
+
+def test_a_time_to_wait_that_is_no_number_is_refused_and_the_lock_can_be_had() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        lock = Lock(client, "a")
+        with pytest.raises(ValueError, match="wait_s is nan: give seconds"):
+            await lock.acquire(wait_s=math.nan)
+        await lock.acquire(wait_s=1)
+
+    with_quorum(story)
 
 
 def test_after_an_outage_a_client_that_was_closed_can_begin_again() -> None:

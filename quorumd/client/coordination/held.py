@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import TracebackType
 from typing import Self
 
@@ -52,6 +53,9 @@ class HeldName(NamedClaim):
     async def _acquire(self, wait_s: float | None) -> int:
         if self._is_taken:
             raise RuntimeError(f"this object holds {self._what}, or waits for it: make another one")
+        if wait_s is not None and math.isnan(wait_s):
+            # It would be earlier than no timer of the event loop, which then renews nothing in time.
+            raise ValueError("wait_s is nan: give seconds, or None to wait for ever")
         self._is_taken = True
         tenure = self._new_tenure()
         try:
