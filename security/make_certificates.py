@@ -216,7 +216,7 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def _write(directory: Path, files: dict[str, tuple[bytes, int]], *, force: bool) -> list[Path]:
     """All of them or, where one is there already or the disk is full, none. A reader sees whole files."""
     paths = [directory / name for name in files]
-    there = [str(path) for path in paths if path.exists()]
+    there = [str(path) for path in paths if os.path.lexists(path)]
     if there and not force:
         raise CertificateProblem(
             f"{', '.join(there)}: there already; --force replaces what is there"

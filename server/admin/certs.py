@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
+
+from quorumd.config.values import MAX_ID
 
 EXIT_REFUSED = 2
 _DIRECTORY = click.option(
@@ -47,7 +50,7 @@ def ca_command(directory: Path, days: int, force: bool) -> None:
 
 @certs.command("node")
 @_DIRECTORY
-@click.option("--id", "node_id", type=click.IntRange(0), required=True, help="Its node.id.")
+@click.option("--id", "node_id", type=click.IntRange(0, MAX_ID), required=True, help="Its node.id.")
 @click.option(
     "--host",
     "hosts",
@@ -83,7 +86,8 @@ def client_command(directory: Path, name: str, days: int, force: bool) -> None:
 
         made = makers.make_client(directory, name, days, force=force)
         _show(made)
-        click.echo(f"\nTry it: quorumctl describe --command-config {made[-1]} -b HOST:PORT")
+        path = shlex.quote(str(made[-1]))
+        click.echo(f"\nTry it: quorumctl describe --command-config {path} -b HOST:PORT")
 
 
 def _show(paths: list[Path]) -> None:

@@ -413,6 +413,15 @@ async def _wait_until_ready(nodes: Sequence[NodeFiles], process: subprocess.Pope
 
 def stop(directory: Path) -> bool:
     """Stop what runs in a directory, lost nodes too. False if nothing did. Raises DemoError."""
+    try:
+        return _stopped(directory)
+    except OSError as error:
+        raise DemoError(
+            f"cannot stop what runs in {directory}: {error.strerror or error}"
+        ) from error
+
+
+def _stopped(directory: Path) -> bool:
     found = _end_holder(directory / DEMO_LOCK)
     if any((directory / f"node{node_id}.yaml").exists() for node_id in (1, 2, 3)):
         for node in read_nodes(directory):

@@ -265,6 +265,15 @@ def test_a_node_without_data_is_no_first_voter_again(directory: Path) -> None:
     assert "bootstrap=true" in (nodes[0].storage_dir / "meta.properties").read_text()
 
 
+def test_what_runs_where_nobody_can_look_is_told_in_a_line(tmp_path: Path) -> None:
+    directory = tmp_path / ("d" * 300)
+    stopped = demo(directory, "--stop")
+    assert (stopped.returncode, stopped.stderr) == (
+        1,
+        f"quorumd: cannot stop what runs in {directory}: File name too long\n",
+    )
+
+
 def test_a_directory_with_other_things_is_left_alone(directory: Path) -> None:
     directory.mkdir()
     (directory / "thesis.tex").write_text("important")

@@ -171,6 +171,29 @@ def test_a_host_that_nobody_can_dial_is_refused(made: Path, host: str) -> None:
     assert not (made / "quorumd-2.pem").exists()
 
 
+@pytest.mark.parametrize("node_id", [str(2**31), "1" + "0" * 80])
+def test_an_id_that_no_node_can_have_is_refused(made: Path, node_id: str) -> None:
+    result = certs(made, "node", "--id", node_id, "--host", "db1")
+    assert result.exit_code == 2
+    assert "is not in the range 0<=x<=2147483647" in result.output
+
+
+def test_a_directory_that_cannot_be_there_is_told_in_a_line(tmp_path: Path) -> None:
+    directory = tmp_path / ("d" * 300)
+    result = CliRunner().invoke(cli, ["certs", "ca", "--dir", str(directory)])
+    assert (result.exit_code, result.output) == (
+        2,
+        f"quorumd: cannot write {directory}: File name too long\n",
+    )
+
+
+def test_the_command_to_try_can_be_copied_whatever_the_directory_is_called(tmp_path: Path) -> None:
+    directory = tmp_path / "my certs"
+    certs(directory, "ca")
+    tried = certs(directory, "client", "alice").output.splitlines()[-1]
+    assert f"--command-config '{directory}/alice.properties' -b" in tried
+
+
 def test_without_a_ca_it_says_what_makes_one(tmp_path: Path) -> None:
     result = certs(tmp_path / "certs", "client", "alice")
     assert result.exit_code == 2
