@@ -7,10 +7,12 @@ closed. A traceback is shown only if QUORUMD_PIPELINE_TRACEBACK is set.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
@@ -144,4 +146,14 @@ def exit_code_of(error: BaseException) -> int:
 def main() -> None:
     """The entry point of the installed command."""
     prepare_streams()
+    if TRACEBACK_VARIABLE not in os.environ:
+        _leave_out_tracebacks_of_py4j()
     sys.exit(run(sys.argv[1:]))
+
+
+def _leave_out_tracebacks_of_py4j() -> None:
+    """py4j logs an error, and Ctrl-C, with a traceback before it raises it. Others still log."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.addFilter(lambda record: "py4j" not in Path(record.pathname).parts)
+    logging.getLogger().addHandler(handler)
