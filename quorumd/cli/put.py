@@ -7,6 +7,7 @@ import binascii
 import json
 import os
 from dataclasses import dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,7 +23,7 @@ from quorumd.cli.options import (
     to_ms,
 )
 from quorumd.cli.text import printable, to_json
-from quorumd.cli.whole_batch import append_whole
+from quorumd.cli.whole_batch import append_whole, read_whole
 
 if TYPE_CHECKING:
     from quorumd.wire.records import Record
@@ -134,8 +135,7 @@ def put(
         _run(AppendJob(target, record_format, timeout_ms=to_ms(timeout_s)), path, lines, output)
         return 0
     if path is not None:
-        with opened(path) as descriptor, open(descriptor, "rb", closefd=False) as file:
-            lines = [line.removesuffix(b"\n") for line in file]
+        lines = [line.removesuffix(b"\n") for line in BytesIO(read_whole(path))]
     records = [record_format.record(line) for line in lines]
     if not records:
         raise click.ClickException("nothing to put: the input was empty")

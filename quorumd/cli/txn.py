@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumd.cli.append import opened
 from quorumd.cli.options import OFFSET, Target, output_option, quorum_options, timeout_option, to_ms
 from quorumd.cli.put import JsonFormat, json_of
-from quorumd.cli.whole_batch import append_whole
+from quorumd.cli.whole_batch import append_whole, read_whole
 
 if TYPE_CHECKING:
     from quorumd.wire.records import Record
@@ -58,8 +57,7 @@ Examples:
 @timeout_option
 def txn(target: Target, path: str, since: int | None, output: str, timeout_s: float) -> int:
     """Appends the changes as one batch; returns the exit code."""
-    with opened(path) as descriptor, open(descriptor, "rb", closefd=False) as file:
-        records, named, in_file = _changes(file.read())
+    records, named, in_file = _changes(read_whole(path))
     since = in_file if since is None else since
     if since is None and named:
         raise click.ClickException('"unchanged" needs an offset, in "if_unchanged_since"')

@@ -9,11 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quorumd.cli.append import opened
 from quorumd.cli.options import Target, run_async
 from quorumd.cli.text import jsonable, printable, to_json
 
 if TYPE_CHECKING:
     from quorumd.wire.records import Record
+
+
+FILE_BYTES_MAX = 64 << 20
+"""JSON takes up to six bytes for one, and no quorum takes a batch of more than 8 MiB."""
+
+
+def read_whole(path: str) -> bytes:
+    """The file, or standard input for -. Raises ClickException if no batch could hold it."""
+    with opened(path) as descriptor, open(descriptor, "rb", closefd=False) as file:
+        data = file.read(FILE_BYTES_MAX + 1)
+    if len(data) > FILE_BYTES_MAX:
+        raise click.ClickException(
+            f"{path} is larger than {FILE_BYTES_MAX >> 20} MiB, and all of it would be one batch, of 8 MiB at"
+            " the most: split it"
+        )
+    return data
 
 
 def append_whole(

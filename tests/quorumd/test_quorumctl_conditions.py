@@ -160,6 +160,19 @@ def test_a_wrong_file_changes_nothing(
     assert pairs(quorum) == []
 
 
+@pytest.mark.parametrize(
+    "arguments", [("txn", "--file"), ("put", "--if-absent", "--file")], ids=["txn", "put"]
+)
+def test_a_file_that_no_batch_can_hold_is_not_read_to_its_end(
+    quorum: QuorumThread, quorumctl: Run, arguments: tuple[str, ...]
+) -> None:
+    # It has none.
+    done = quorumctl(*arguments, "/dev/zero")
+    assert done.has_one_error
+    assert "/dev/zero is larger than 64 MiB, and all of it would be one batch" in done.err
+    assert pairs(quorum) == []
+
+
 def test_of_several_keys_each_has_to_be_absent(
     quorum: QuorumThread, quorumctl: Run, tmp_path: Path
 ) -> None:
