@@ -147,11 +147,11 @@ def main() -> None:
     """The entry point of the installed command."""
     prepare_streams()
     if TRACEBACK_VARIABLE not in os.environ:
-        _leave_out_tracebacks_of_py4j()
+        _silence_py4j()
     sys.exit(run(sys.argv[1:]))
 
 
-def _leave_out_tracebacks_of_py4j() -> None:
+def _silence_py4j() -> None:
     """py4j logs an error, and Ctrl-C, with a traceback before it raises it. Others still log."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
