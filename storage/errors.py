@@ -15,11 +15,12 @@ EXIT_DAMAGED = 3
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ESPIPE, errno.EEXIST})
-_TOO_LITTLE = {
+_REMEDIES = {
     errno.EMFILE: "Raise the limit of open files (ulimit -Hn, LimitNOFILE)",
     errno.ENFILE: "Raise the limit of open files of the whole system (sysctl fs.file-max)",
     errno.ENOMEM: "Leave this process more memory (ulimit -v, MemoryMax)",
     errno.EFBIG: "Raise the limit of the size of files (ulimit -f, LimitFSIZE)",
+    errno.ENAMETOOLONG: "Choose a shorter path",
 }
 """What the disk has no part in."""
 
@@ -167,5 +168,5 @@ def from_os_error(error: OSError, path: Path, doing: str) -> StorageError:
             remedy="Put the file or directory that belongs there back, no old copy of it, or correct"
             " the path",
         )
-    first = _TOO_LITTLE.get(error.errno or 0, "Check the disk and the kernel log")
+    first = _REMEDIES.get(error.errno or 0, "Check the disk and the kernel log")
     return DiskFailed(what, path=path, remedy=f"{first}, then start again")

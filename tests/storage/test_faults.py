@@ -206,6 +206,7 @@ def test_a_read_only_directory_is_named_as_such(fs: FaultyFileSystem, error_numb
         (errno.ENFILE, "Raise the limit of open files of the whole system"),
         (errno.ENOMEM, "Leave this process more memory"),
         (errno.EFBIG, "Raise the limit of the size of files (ulimit -f, LimitFSIZE)"),
+        (errno.ENAMETOOLONG, "Choose a shorter path, then start again"),
         (errno.EIO, "Check the disk and the kernel log, then start again"),
     ],
 )
