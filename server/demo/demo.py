@@ -312,9 +312,8 @@ def run(directory: Path, *, secure: bool) -> int:
         check_startable(directory, nodes)
         for line in [*done, *_hints(nodes, client)]:
             click.echo(line)
-        is_interactive = sys.stdin.isatty() and sys.stdout.isatty()
         code = asyncio.run(
-            _with_table(nodes, client) if is_interactive else _with_lines(nodes, client)
+            _with_table(nodes, client) if _has_terminal() else _with_lines(nodes, client)
         )
         if code:
             raise DemoError(
@@ -322,6 +321,16 @@ def run(directory: Path, *, secure: bool) -> int:
             )
     click.echo(f"stopped; the data is kept: {_command(directory)} goes on with it")
     return code
+
+
+def _has_terminal() -> bool:
+    """For the table and its keys. A job in the background (`quorumd demo &`) that takes keys is stopped."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except OSError:  # It is another session's, whose jobs this process is none of.
+        return True
 
 
 def _hints(nodes: Sequence[NodeFiles], client: ClientFiles | None) -> list[str]:

@@ -182,6 +182,18 @@ def test_without_a_terminal_changes_are_lines_and_sigterm_ends_all(directory: Pa
     assert running_pids(directory) == []
 
 
+def test_as_a_job_in_the_background_of_a_terminal_it_takes_no_keys_and_is_not_stopped_by_it(
+    directory: Path,
+) -> None:
+    job = f"{shlex.join([*PROGRAM, 'demo', '--dir', str(directory)])} & wait"
+    with Terminal(["bash", "-mc", job], directory.parent) as terminal:
+        terminal.expect(STARTS.strip())
+        terminal.expect(LEADS)
+        assert demo(directory, "--stop").returncode == 0
+        assert terminal.exit_code() == 0
+    assert running_pids(directory) == []
+
+
 def test_in_the_background_it_runs_until_it_is_stopped(directory: Path) -> None:
     started = demo(directory, "--detach")
     assert started.returncode == 0, started.stderr
