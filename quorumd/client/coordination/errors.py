@@ -19,8 +19,6 @@ class NotAcquired(QuorumError):
     """Another one held the name for as long as was waited, no leader responded, or the log was not read by
     then; `held_by` says which."""
 
-    exit_code = 3
-
     def __init__(self, what: str, wait_s: float, held_by: str) -> None:
         self.held_by = held_by
         waited = f"within {wait_s:g} s" if wait_s else "at once"
