@@ -33,7 +33,7 @@ SETTLE_S: Final = 0.05
 REMOVED_MAX: Final = 500
 """Of the queue, in one batch."""
 
-_NEVER: Final = float("-inf")
+_LONG_AGO: Final = float("-inf")
 
 
 class Intent(Enum):
@@ -89,7 +89,7 @@ def turn_s(contest: Contest, claim: str, now_s: float) -> float | None:
     """When a claim in the queue may act, if nothing changes until then: once the name is free, and every
     client that waits before it has had its time, in which the leader responded. None: it is silent now."""
     holder = contest.holder
-    lapse_s = _NEVER if holder is None else lapses_s(holder)
+    lapse_s = _LONG_AGO if holder is None else lapses_s(holder)
     own = contest.queue[claim].record.client
     ahead = set()
     for other, seen in contest.queue.items():
@@ -127,7 +127,7 @@ class Contender:
     def __init__(self, place: Place, record: ClaimRecord) -> None:
         self.token = -1
         """The offset of the record that acquired the name, -1 before."""
-        self.held_until_s = _NEVER
+        self.held_until_s = _LONG_AGO
         """By the own clock. The claim is to be believed before this moment, if it was not replaced."""
         self.is_replaced = False
         """Another claim's record, or none, was seen in place of its own."""
@@ -138,7 +138,7 @@ class Contender:
         self._record = record
         self._attempt = 0
         self._sent_s: dict[int, float] = {}
-        self._renewed_s = _NEVER
+        self._renewed_s = _LONG_AGO
         self.offset = -1
         """Of its newest record as the holder, -1 before."""
         self._queue_offset = -1
@@ -172,7 +172,7 @@ class Contender:
     def _on_left(self, keys: set[bytes | None], offset: int) -> None:
         if self.place.key in keys:
             self.token = -1
-            self.held_until_s = _NEVER
+            self.held_until_s = _LONG_AGO
         if self._own_place.key in keys:
             self._queue_offset = -1
             self._left_offset = offset + len(keys) - 1
@@ -184,7 +184,7 @@ class Contender:
         self.offset = offset
         if self.token < 0:
             self.token = offset
-        sent_s = self._sent_s.get(attempt, _NEVER)
+        sent_s = self._sent_s.get(attempt, _LONG_AGO)
         self._renewed_s = max(self._renewed_s, sent_s)
         self.held_until_s = self._renewed_s + self.ttl_s * (1 - ALLOWANCE)
         self._sent_s = {each: at for each, at in self._sent_s.items() if each > attempt}
@@ -202,7 +202,7 @@ class Contender:
             # The name was acquired too late for that to be known, and is gone again.
             self.token = self.offset = -1
             self.is_replaced = False
-            self.held_until_s = self._renewed_s = _NEVER
+            self.held_until_s = self._renewed_s = _LONG_AGO
         if self.token >= 0:
             return self._renewal(contest, end_offset, now_s)
         if self.claim in contest.queue:
@@ -226,7 +226,7 @@ class Contender:
         if at_s is None or next(iter(contest.queue)) != self.claim:
             return WaitUntil(at_s)
         self._first_s = min(self._first_s, now_s)
-        due_s = self._sent_s.get(seen.record.attempt, _NEVER) + self.ttl_s / RENEWALS_PER_TTL
+        due_s = self._sent_s.get(seen.record.attempt, _LONG_AGO) + self.ttl_s / RENEWALS_PER_TTL
         due_s = max(due_s, self._first_s + SETTLE_S)
         if now_s < due_s:
             return WaitUntil(min(at_s, due_s))
