@@ -248,8 +248,9 @@ def test_who_does_not_wait_is_told_who_has_it() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         async with Lock(client, "a", owner="ann", comment="report"):
             for wait_s in (0, 0.2):
-                with pytest.raises(NotAcquired, match=r"ann on .*\(report\)"):
+                with pytest.raises(NotAcquired, match=r"ann on .*\(report\)") as raised:
                     await Lock(client, "a").acquire(wait_s=wait_s)
+                assert raised.value.exit_code == 1
             (found,) = await list_claims(client)
             assert found.waiters == ()
 
