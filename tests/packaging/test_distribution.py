@@ -173,7 +173,8 @@ def test_the_sdist_holds_the_same_and_builds_the_same_wheel(
     assert all(member.isfile() for member in members), "no links: not every system unpacks them"
     names = {member.name.partition("/")[2] for member in members}
     about = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
-    about |= {"MANIFEST.in", *(f"native/{it}.py" for it in ("constructors", "reads", "sources"))}
+    about.add("MANIFEST.in")
+    about |= {f"native/{it}.py" for it in ("constructors", "packs", "reads", "sources")}
     published = {name for name in names if not name.startswith("quorumd.egg-info/")}
     assert published == modules_of(source) | about
     # Without git and without the variable: the sdist knows the commit.
