@@ -42,7 +42,7 @@ _RECORD_BYTES_MIN: Final = 7
 _ZSTD: Final = 4
 _ZSTD_FROM_VERSION: Final = 7
 _OLD_HEADER_BYTES: Final = 17
-_crc32c: Final = crc32c  # machine code has a constant at hand, and looks a name up
+_crc32c: Final = crc32c  # a compiled module reads a constant, and looks a name up
 _OLD_BATCH_LENGTH_MIN: Final = 14
 
 

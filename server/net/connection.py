@@ -40,7 +40,7 @@ from quorumd.wire.registry import PRODUCE_KEY
 _LENGTH_BYTES: Final = 4
 _HEAD: Final = Struct(">ihhi")  # length, api key, version, correlation id
 _OPEN: Final = ConnectionState.OPEN
-_now_ns: Final = monotonic_ns  # machine code has a constant at hand, and looks a name up
+_now_ns: Final = monotonic_ns  # a compiled module reads a constant, and looks a name up
 _NOT_MET: Final = NO_KEY + 1
 """Api key and version of no frame, however short: each is read until a client is known."""
 
