@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumd.wire.errors import RefusedBatch
-from quorumd.wire.record_walk import check_records, is_plain_record
+from quorumd.wire.record_walk import _keyless_start, check_records, is_plain_record
 from quorumd.wire.records import BATCH_OVERHEAD, Record, build_batch
 from tests.wire.wire_values import examples
 
@@ -69,3 +69,12 @@ def test_hostile_lengths_are_not_plain_unless_well_formed(head: bytes, size: int
             data = start + head + bytes(size)
             if is_plain_record(data, 0):
                 assert is_well_formed(data, 0)
+
+
+@pytest.mark.parametrize("record_bytes", [100, 5_000])
+def test_the_start_of_a_record_of_a_size_is_found_once(record_bytes: int) -> None:
+    data = build_batch([Record(value=bytes(record_bytes))])
+    assert is_plain_record(data, BATCH_OVERHEAD)
+    found = _keyless_start.cache_info().misses
+    assert all(is_plain_record(data, BATCH_OVERHEAD) for _ in range(10))
+    assert _keyless_start.cache_info().misses == found
