@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
-_FUTURE = "from __future__ import annotations"
-_IMPORT = (
-    f"{_FUTURE}; from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be"
-)
+from native.written_out import written_out
+
+_NAMES = "BytesWriter, write_i16_be, write_i32_be, write_i64_be"
 _WRITES = {
     "h": "write_i16_be(packed, {value})",
     "i": "write_i32_be(packed, {value})",
@@ -39,16 +39,15 @@ def with_packs(source: str) -> str:
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
             name, codes = ast.unparse(target), _codes(node.value)
             layouts[name] = codes if layouts.get(name, codes) == codes else ""
-    lines = source.split("\n")
-    changed = False
+    return written_out(source, _changes(module, layouts), _NAMES)
+
+
+def _changes(module: ast.Module, layouts: dict[str, str]) -> Iterator[tuple[ast.stmt, str]]:
     for node in ast.walk(module):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
             writes = _writes(node.value, layouts)
             if writes is not None:
-                begin, end = node.lineno - 1, node.end_lineno or 0
-                lines[begin:end] = [" " * node.col_offset + writes] + [""] * (end - begin - 1)
-                changed = True
-    return "\n".join(lines).replace(_FUTURE, _IMPORT, 1) if changed else source
+                yield node, writes
 
 
 def _codes(value: ast.expr) -> str:

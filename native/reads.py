@@ -14,8 +14,9 @@ import re
 import struct
 from collections.abc import Iterator
 
-_FUTURE = "from __future__ import annotations"
-_IMPORT = f"{_FUTURE}; from librt.strings import read_i16_be, read_i32_be, read_i64_be"
+from native.written_out import written_out
+
+_NAMES = "read_i16_be, read_i32_be, read_i64_be"
 _FIELD = re.compile(r"(\d*)([bBhHiIqsx])")
 _READS = {
     "b": "({data}[{at}] ^ 128) - 128",
@@ -38,8 +39,10 @@ def with_reads(source: str) -> str:
     """
     module = ast.parse(source)
     layouts = dict(filter(None, map(_layout, module.body)))
-    lines = source.split("\n")
-    changed = False
+    return written_out(source, _changes(module, layouts), _NAMES)
+
+
+def _changes(module: ast.Module, layouts: dict[str, str]) -> Iterator[tuple[ast.stmt, str]]:
     for function in ast.walk(module):
         if not isinstance(function, ast.FunctionDef):
             continue
@@ -53,10 +56,7 @@ def with_reads(source: str) -> str:
             if isinstance(node, ast.Assign):
                 reads = _reads(node, layouts, of_bytes)
                 if reads is not None:
-                    begin, end = node.lineno - 1, node.end_lineno or 0
-                    lines[begin:end] = [" " * node.col_offset + reads] + [""] * (end - begin - 1)
-                    changed = True
-    return "\n".join(lines).replace(_FUTURE, _IMPORT, 1) if changed else source
+                    yield node, reads
 
 
 def _layout(node: ast.stmt) -> tuple[str, str] | None:

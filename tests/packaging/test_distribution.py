@@ -174,7 +174,9 @@ def test_the_sdist_holds_the_same_and_builds_the_same_wheel(
     names = {member.name.partition("/")[2] for member in members}
     about = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
     about.add("MANIFEST.in")
-    about |= {f"native/{it}.py" for it in ("constructors", "packs", "reads", "sources")}
+    about |= {
+        f"native/{it}.py" for it in ("constructors", "packs", "reads", "sources", "written_out")
+    }
     published = {name for name in names if not name.startswith("quorumd.egg-info/")}
     assert published == modules_of(source) | about
     # Without git and without the variable: the sdist knows the commit.
