@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -15,10 +15,18 @@ UNHURRIED = {"quorum.fetch.timeout.ms": 20_000}
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def settings() -> Mapping[str, object]:
+    """What differs from the defaults; modules may have their own."""
+    return SMALL_SEGMENTS
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, settings: Mapping[str, object]
+) -> Iterator[Cluster]:
     """Three nodes."""
     folder = tmp_path_factory.mktemp("quorum")
-    with running_cluster(folder, settings=SMALL_SEGMENTS) as running:
+    with running_cluster(folder, settings=settings) as running:
         yield running
 
 

@@ -6,7 +6,7 @@ import random
 import re
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from tests.clients.jvm import (
     producer_arguments,
     run_all,
 )
-from tests.support.live_cluster import TOPIC, Cluster, running_cluster
+from tests.support.live_cluster import TOPIC, Cluster
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -40,12 +40,9 @@ PACE_S = 0.01
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def settings() -> Mapping[str, object]:
     """Without an election that no test has made: Kafka's tools write of each that they see to stderr."""
-    with running_cluster(
-        tmp_path_factory.mktemp("quorum"), settings=SMALL_SEGMENTS | UNHURRIED
-    ) as running:
-        yield running
+    return SMALL_SEGMENTS | UNHURRIED
 
 
 def read(cluster: Cluster, offset: str | int, count: int) -> list[Line]:
