@@ -206,7 +206,7 @@ class Partition:
             self._storage_adapter,
             metrics,
             self.handle,
-            runtime.peer_channel,
+            runtime,
             self._drift,
         )
         self.raft_handler = RaftRequestHandler(
@@ -355,6 +355,7 @@ class Partition:
         self.health.note_role()
         self._log_role(effect)
         self._note_election(effect)
+        self.outbound.on_role()
         self._registration.on_role()
         self._witness_lead.on_role()
         if effect.role is not Role.LEADER:

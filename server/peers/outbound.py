@@ -32,10 +32,11 @@ from quorumd.raft.types import Address, ReplicaKey
 from quorumd.server.model.kafka_drift import KafkaDrift
 from quorumd.server.model.logs import Logger
 from quorumd.server.model.metrics import Metrics
-from quorumd.server.model.peer_calls import CallbackCall, PeerCall, StaleRequest
-from quorumd.server.model.runtime import PeerChannel, PeerChannelFactory
+from quorumd.server.model.peer_calls import CallbackCall, StaleRequest
+from quorumd.server.model.runtime import PeerChannel, Runtime
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.peers.client_changes import ClientChanges
 from quorumd.server.peers.fetch_call import FETCH, FETCH_VERSION_MAX, FetchCall, Fetching
 from quorumd.server.peers.forwarded_request import ForwardedRequest
 from quorumd.server.peers.peer_addresses import RESPONSES, PeerAddresses
@@ -58,8 +59,6 @@ from quorumd.wire.schema import Message
 
 LOG: Final = Logger("peers")
 
-CHANGES_MAX: Final = 16
-"""So many changes of clients wait here for the leader; for one more the client gets its address instead."""
 FORWARDED_BYTES_MAX: Final = 8 << 20
 """So much of clients' requests waits for the leader's responses; what is more is not forwarded."""
 FORWARDED_BYTES_MIN: Final = FORWARDED_BYTES_MAX // 256
@@ -126,7 +125,7 @@ class Outbound(Fetching):
         fetched: FetchedData,
         metrics: Metrics,
         handle: Callable[[Event], None],
-        make_channel: PeerChannelFactory,
+        runtime: Runtime,
         drift: KafkaDrift,
     ) -> None:
         self._drift = drift
@@ -135,7 +134,7 @@ class Outbound(Fetching):
         self._fetched = fetched
         self._metrics = metrics
         self._handle = handle
-        self._make_channel = make_channel
+        self._make_channel = runtime.peer_channel
         self.node = node
         self._is_kafka_log = node.config.is_kafka_log
         self.addresses = PeerAddresses(
@@ -151,7 +150,9 @@ class Outbound(Fetching):
         self._fetched_from: Peer | None = None
         self._fetch_channel: PeerChannel | None = None
         """To `_fetched_from`; one of `_channels`, whose keys are hashed by Python."""
-        self._changes: set[PeerChannel] = set()
+        self._changes = ClientChanges(
+            lambda leader: self._open(leader, Use.CHANGES), runtime, settings.request_timeout_ms
+        )
         self._forwarded_bytes = 0
         self._max_bytes = FETCH_MAX_BYTES
         """Of the next fetch."""
@@ -168,10 +169,16 @@ class Outbound(Fetching):
     def close(self) -> Awaitable[object]:
         """Give all channels up; nothing is sent from now on. Waits for what they have begun."""
         self._is_closed = True
-        channels = [*self._channels.values(), *self._changes]
-        self._channels, self._changes = {}, set()
+        channels = [*self._channels.values(), *self._changes.take_channels()]
+        self._channels = {}
         self._fetch_channel = None
         return asyncio.gather(*(channel.close() for channel in channels))
+
+    def on_role(self) -> None:
+        """A role, or a leader, is new."""
+        leader = self.node.leader
+        if leader is not None:
+            self._changes.on_leader(leader)
 
     def is_behind(self, replica_id: int) -> bool:
         """A voter, or the leader, has said by certificate that its own links are plaintext still."""
@@ -230,30 +237,6 @@ class Outbound(Fetching):
             self._handle,
             self._drift if self._is_kafka_log else None,
         )
-
-    def _ask_for_change(self, leader: ReplicaKey, call: PeerCall) -> None:
-        """On a connection of its own, which ends with it."""
-        channel = self._open(leader, Use.CHANGES)
-        self._changes.add(channel)
-
-        def end() -> None:
-            self._changes.discard(channel)
-            channel.discard()
-
-        def responded(
-            version: int, frame: bytes, at: int, address: Address, is_trusted: bool
-        ) -> None:
-            call.responded(version, frame, at, address, is_trusted)
-            end()
-
-        def failed(reason: str, error: str | None) -> None:
-            call.failed(reason, error)
-            end()
-
-        asked = CallbackCall(
-            call.api_key, call.max_version, call.build, responded, failed, call.timeout_ms
-        )
-        channel.call(asked)
 
     def _name(self, peer: Peer) -> str:
         return f"replica {peer}" if isinstance(peer, ReplicaKey) else self._in_words(peer)
@@ -369,7 +352,7 @@ class Outbound(Fetching):
             return
         size_bytes = max(len(request.frame), FORWARDED_BYTES_MIN)
         is_full = self._forwarded_bytes + size_bytes > FORWARDED_BYTES_MAX
-        if is_full or (wait_ms and len(self._changes) >= CHANGES_MAX):
+        if is_full or (wait_ms and self._changes.is_full):
             otherwise()
             return
         forwarded = ForwardedRequest(request, self._client_id, reshape)
@@ -395,7 +378,7 @@ class Outbound(Fetching):
             timeout_ms=self._settings.request_timeout_ms + wait_ms,
         )
         if wait_ms:
-            self._ask_for_change(leader, call)
+            self._changes.ask(leader, call)
         else:
             self._channel(leader, Use.CLIENTS).call(call)
 

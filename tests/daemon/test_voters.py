@@ -21,7 +21,11 @@ from quorumd.raft.types import uuid_from_text, uuid_to_text
 from quorumd.server.translate.voter_changes import ADD_VOTER, REMOVE_VOTER
 from quorumd.storage.meta_properties import random_storage_id
 from quorumd.wire.error_codes import ErrorCode
-from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterRequestListener
+from quorumd.wire.messages.add_raft_voter import (
+    AddRaftVoterRequest,
+    AddRaftVoterRequestListener,
+    AddRaftVoterResponse,
+)
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from tests.support import commands
 from tests.support.commands import Done
@@ -130,6 +134,14 @@ def wait_silent(cluster: Cluster, node: int) -> None:
 # -- one change
 
 
+def addition_of_4(nodes: Cluster) -> AddRaftVoterRequest:
+    """It waits long for a replica that does not run."""
+    at = AddRaftVoterRequestListener(name="CONTROLLER", host="127.0.0.1", port=nodes.port(4))
+    return AddRaftVoterRequest(
+        timeout_ms=120_000, voter_id=4, voter_directory_id=random_storage_id(), listeners=(at,)
+    )
+
+
 def test_voters_come_and_go_while_the_quorum_is_written_to(nodes: Cluster) -> None:
     with Load(nodes) as load:
         load.wait_progress()
@@ -235,8 +247,15 @@ def test_only_voters_that_can_be_spared_are_removed(nodes: Cluster) -> None:
 
 def test_what_a_lost_leader_was_asked_for_is_not_done_by_the_next_one(nodes: Cluster) -> None:
     """Perhaps nobody waits for it any more, or somebody has asked for the opposite."""
+    leader = nodes.wait_leader()
+    asked = next(node for node in nodes.voters if node != leader)
+    nodes.stop(asked)
+    with nodes.config_path(asked).open("a") as config:
+        config.write("quorum.request.timeout.ms: 20000\n")  # so long the change waits to be sent
+    nodes.start(asked)
+    nodes.wait_ready(asked)
     lost = nodes.wait_leader()
-    asked = next(node for node in nodes.voters if node != lost)
+    assert lost != asked
     removal = RemoveRaftVoterRequest(
         voter_id=lost, voter_directory_id=uuid_from_text(nodes.status(lost)["storage_id"])
     )
@@ -259,17 +278,27 @@ def test_a_change_that_waits_at_the_leader_holds_up_no_other_one_asked_of_the_sa
     nodes: Cluster,
 ) -> None:
     asked = next(node for node in nodes.voters if node != nodes.wait_leader())
-    at = AddRaftVoterRequestListener(name="CONTROLLER", host="127.0.0.1", port=nodes.port(4))
-    addition = AddRaftVoterRequest(
-        timeout_ms=120_000, voter_id=4, voter_directory_id=random_storage_id(), listeners=(at,)
-    )
     removal = RemoveRaftVoterRequest(voter_id=99, voter_directory_id=random_storage_id())
     with RawClient(nodes.port(asked)) as waiting, RawClient(nodes.port(asked)) as client:
-        waiting.send(frame(request(ADD_VOTER, 1, addition)))
+        waiting.send(frame(request(ADD_VOTER, 1, addition_of_4(nodes))))
         nodes.wait_for(lambda: described(nodes)["pending_changes"], "the addition waits")
         refusal = client.ask(REMOVE_VOTER, 0, removal, RemoveRaftVoterResponse)
         assert refusal.error_code == ErrorCode.VOTER_NOT_FOUND
         assert described(nodes)["pending_changes"]
+
+
+def test_what_a_leader_that_hangs_was_asked_for_is_given_up_when_another_one_leads(
+    nodes: Cluster,
+) -> None:
+    hung = nodes.wait_leader()
+    asked = next(node for node in nodes.voters if node != hung)
+    with RawClient(nodes.port(asked)) as client:
+        client.send(frame(request(ADD_VOTER, 1, addition_of_4(nodes))))
+        nodes.wait_for(lambda: described(nodes)["pending_changes"], "the addition waits")
+        nodes.suspend(hung)
+        answer = client.answer(ADD_VOTER, 1, AddRaftVoterResponse)
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert "Ask again" in (answer.error_message or "")
 
 
 def test_the_leader_removes_itself_and_another_one_leads(nodes: Cluster) -> None:

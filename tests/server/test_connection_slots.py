@@ -20,7 +20,7 @@ from quorumd.server.net.connection_slots import (
     ConnectionSlots,
 )
 from quorumd.server.net.connection_state import CloseReason
-from quorumd.server.peers.outbound import CHANGES_MAX
+from quorumd.server.peers.client_changes import CHANGES_MAX
 
 API_VERSIONS, FETCH, VOTE = 18, 1, 52
 NEW, CLIENT, PEER, OBSERVER, OPERATOR = ConnectionKind

@@ -38,10 +38,11 @@ from quorumd.raft.types import Address, Endpoint, OffsetAndEpoch, ReplicaKey, Vo
 from quorumd.server.model.kafka_drift import KafkaDrift
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import PeerCall, PeerListener, StaleRequest
+from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA
 from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
+from quorumd.server.peers.client_changes import CHANGES_MAX
 from quorumd.server.peers.outbound import (
-    CHANGES_MAX,
     FORWARDED_BYTES_MAX,
     FetchedData,
     Outbound,
@@ -147,7 +148,7 @@ class Sender:
             cast(FetchedData, None),  # nothing that is fetched here has records
             Metrics(),
             self.events.append,
-            self._make_link,
+            cast(Runtime, SimpleNamespace(peer_channel=self._make_link)),
             KafkaDrift(Metrics()),
         )
 

@@ -74,6 +74,7 @@ class Parts:
         )
         made.producers = cast(Any, SimpleNamespace(commit=partial(self.note, "committed")))
         made.snapshots = cast(Any, SimpleNamespace(build_if_due=partial(self.note, "build")))
+        made.outbound = cast(Any, SimpleNamespace(on_role=partial(self.note, "outbound")))
         made._registration = cast(Any, SimpleNamespace(on_role=partial(self.note, "register")))
         made._witness_lead = cast(Any, SimpleNamespace(on_role=partial(self.note, "lead")))
         made.progress = cast(Any, SimpleNamespace(set=lambda: None))
@@ -236,7 +237,7 @@ def test_each_role_begins_its_time_anew() -> None:
     parts = Parts()
     for role in (Role.FOLLOWER, Role.LEADER):
         parts.role(role)
-        assert sorted(parts.noted) == [("lead",), ("register",), ("role",)]
+        assert sorted(parts.noted) == [("lead",), ("outbound",), ("register",), ("role",)]
         parts.noted.clear()
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
 
@@ -36,6 +37,7 @@ from quorumd.server.dispatch import Dispatch
 from quorumd.server.model.kafka_drift import KafkaDrift
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.producer_state import ProducerState
+from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA
 from quorumd.server.net.listeners import Listeners
 from quorumd.server.node import Node, open_partition
@@ -144,7 +146,7 @@ class Sender:
             storage_adapter,
             metrics,
             self.events.append,
-            TcpPeerChannel,
+            cast(Runtime, SimpleNamespace(peer_channel=TcpPeerChannel)),
             KafkaDrift(metrics),
         )
 
