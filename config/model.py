@@ -139,7 +139,8 @@ class Config:
     quorum_election_backoff_max_ms: int = key(
         _TIMEOUT_MS,
         default=1_000,
-        doc="The longest pause after a lost election; each pause is a random one up to it.",
+        doc="The longest pause after a lost election; each pause is a random one up to it, longer by up to "
+        "four times what this node's last vote took to be on disk.",
     )
     quorum_request_timeout_ms: int = key(
         _TIMEOUT_MS,

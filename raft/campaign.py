@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from quorumd.raft import quorum
-from quorumd.raft.campaign_delays import campaign_backoff_ms
+from quorumd.raft.campaign_delays import after_vote_synced, campaign_backoff_ms
 from quorumd.raft.core import Core
 from quorumd.raft.effects import Peer, Vote
 from quorumd.raft.events import VoteResponseReceived
@@ -96,10 +96,11 @@ def on_pre_vote_unsupported(core: Core, to: Peer) -> None:
 
 
 def on_own_vote_synced(core: Core, state: Candidate) -> None:
-    """Count the own vote: it is on disk now."""
+    """Count the own vote: it is on disk now. The others are asked, and have time, from now on."""
     own = core.voters.find(core.local)
-    if own is not None:
+    if own is not None and own.key not in state.votes:
         state.votes[own.key] = True
+        state.deadline_ms = max(state.deadline_ms, after_vote_synced(core))
         _count_votes(core)
 
 
@@ -125,7 +126,8 @@ def _count_votes(core: Core) -> None:
         grace_ms = REFUSAL_GRACE_MS << min(core.election_attempts, 20)
         state.deadline_ms = min(state.deadline_ms, core.now_ms + grace_ms)
     elif not state.is_lost and (is_lost or not state.is_contested):
-        wait_ms = campaign_backoff_ms(core) + (0 if is_lost else REFUSAL_GRACE_MS)
+        grace_ms = REFUSAL_GRACE_MS + core.writes.vote_took_ms
+        wait_ms = campaign_backoff_ms(core) + (0 if is_lost else grace_ms)
         state.is_lost, state.is_contested = is_lost, True
         state.deadline_ms = min(state.deadline_ms, core.now_ms + wait_ms)
     return None

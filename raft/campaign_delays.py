@@ -1,5 +1,8 @@
 """Delay of a voter before it campaigns: at random, so that campaigns rarely collide.
 
+A vote is on disk before anybody hears of it. Where that takes long, campaigns can collide for as long, and
+what others write because of it takes as long: all delays grow by it.
+
 Source: KIP-595, gridlocked elections.
 """
 
@@ -13,6 +16,9 @@ from quorumd.raft.roles import Unattached
 CAMPAIGN_DELAY_MS: Final = 50
 """Bound (exclusive) of the random delay before a campaign that nothing else delays."""
 
+BACKOFF_VOTES: Final = 4
+"""So many times what the last vote took are added to that bound: of two campaigns mostly one is first."""
+
 
 def campaign_soon(core: Core, state: Unattached) -> None:
     """Campaign soon, unless an earlier campaign failed and its backoff runs."""
@@ -22,7 +28,24 @@ def campaign_soon(core: Core, state: Unattached) -> None:
 
 
 def campaign_backoff_ms(core: Core) -> int:
-    """Random delay of the next campaign: bounded by 50 ms, doubling with each one that failed."""
+    """Random delay of the next campaign: bounded by 50 ms, doubling with each one that failed, and by the
+    time that a vote took to be on disk."""
     core.election_attempts += 1
     bound = CAMPAIGN_DELAY_MS << min(core.election_attempts - 1, 20)
-    return core.draw(min(bound, core.config.election_backoff_max_ms))
+    synced_ms = BACKOFF_VOTES * core.writes.vote_took_ms
+    return core.draw(min(bound, core.config.election_backoff_max_ms) + synced_ms)
+
+
+def after_vote_synced(core: Core) -> int:
+    """A vote, the own one or one given, is on disk now, and others hear of it. Until when to wait for what
+    comes of it, in ms: what they write may take as long. A disk that stood still says nothing of theirs."""
+    writes, timeout_ms = core.writes, core.config.election_timeout_ms
+    writes.vote_took_ms = min(core.now_ms - writes.state_since_ms, timeout_ms)
+    return core.now_ms + timeout_ms + writes.vote_took_ms
+
+
+def on_write_completed(core: Core, state: Unattached, write: int) -> None:
+    """A vote that was given is on disk: the candidate has time from now on to take office."""
+    if state.vote_write is not None and write >= state.vote_write:
+        state.vote_write = None
+        state.election_deadline_ms = max(state.election_deadline_ms, after_vote_synced(core))

@@ -205,6 +205,7 @@ class Core:
     def persist(self) -> None:
         """Have the durable triple written; nothing that depends on it leaves before."""
         self.writes.state = self.writes.next()
+        self.writes.state_since_ms = self.now_ms
         self.recorded_offset = max(
             self.recorded_offset, min(self.committed_offset, self.log.synced_end_offset)
         )

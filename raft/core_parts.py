@@ -16,6 +16,10 @@ class Writes:
     last: int = 0
     state: int = 0
     """The last one of the quorum state: messages that name epoch, leader or vote leave after it."""
+    state_since_ms: int = 0
+    """When that was asked for."""
+    vote_took_ms: int = 0
+    """The time until the last vote was on disk, the own one or one that was given."""
     log: deque[tuple[int, int]] = field(default_factory=deque)
     """Writes of the log that are not on disk: number, and end offset (exclusive) that it syncs."""
 

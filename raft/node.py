@@ -12,6 +12,7 @@ from typing import Any
 from quorumd.raft import (
     bootstrap,
     campaign,
+    campaign_delays,
     check_quorum,
     client_appends,
     election_timeout,
@@ -76,6 +77,7 @@ from quorumd.raft.roles import (
     Prospective,
     Resigned,
     Role,
+    Unattached,
 )
 from quorumd.raft.status import (
     DownloadProgress,
@@ -370,6 +372,8 @@ def _on_write_completed(core: Core, event: WriteCompleted) -> None:
             high_watermark.advance_high_watermark(core, state)
     elif type(state) is Candidate and event.write >= state.vote_write:
         campaign.on_own_vote_synced(core, state)
+    elif type(state) is Unattached:
+        campaign_delays.on_write_completed(core, state, event.write)
 
 
 def _on_timer_fired(core: Core, event: TimerFired) -> None:

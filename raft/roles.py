@@ -33,6 +33,8 @@ class Unattached:
     leaderless_voters: set[ReplicaKey] | None = field(default_factory=set)
     """Voters that know no leader of this epoch either, by their responses; None once a candidate of
     this epoch was refused."""
+    vote_write: int | None = None
+    """The write of a vote that this replica gave; None once it is on disk."""
 
 
 @dataclass(slots=True)

@@ -105,9 +105,10 @@ def _grants_vote(core: Core, event: VoteRequestReceived) -> bool:
     if core.leader is not None or not may_vote(core) or not is_up_to_date(core, event.last):
         return False
     core.voted = event.candidate
+    core.persist()
     if isinstance(core.state, Unattached):
         core.state.election_deadline_ms = core.now_ms + core.random_election_timeout_ms()
-    core.persist()
+        core.state.vote_write = core.writes.state
     return True
 
 

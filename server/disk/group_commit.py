@@ -107,7 +107,7 @@ def carry_out(files: Files, jobs: Sequence[Job]) -> Iterator[Pause]:
             unsynced = True
         if isinstance(job, StoreChunk):
             yield _store_chunk(files.snapshots, job)
-        else:
+        elif not _is_superseded(jobs, at):
             # Perhaps another one than before: a quorum state may have been saved meanwhile.
             due = jobs[at]
             while (problem := _carry_out_if_there_is_space(files, due)) is not None:
@@ -121,6 +121,30 @@ def carry_out(files: Files, jobs: Sequence[Job]) -> Iterator[Pause]:
     if unsynced:
         yield _SYNC_NEXT
         log.sync()
+
+
+def _groups(jobs: list[Job]) -> Iterator[list[Job]]:
+    """What is written, and told, together. Leading quorum states go first: votes and a leader's announcement
+    wait for them, and not for the records behind them."""
+    states = 0
+    while states < len(jobs) and isinstance(jobs[states], SaveState):
+        states += 1
+    if states:
+        yield jobs[:states]
+    if states < len(jobs):
+        yield jobs[states:] if states else jobs
+
+
+def _is_superseded(jobs: Sequence[Job], at: int) -> bool:
+    """True of a quorum state that the next job replaces: nothing is told of either before both are done.
+
+    A vote in a later epoch is two of them, and each costs two syncs that a candidate waits for.
+    """
+    return (
+        isinstance(jobs[at], SaveState)
+        and at + 1 < len(jobs)
+        and isinstance(jobs[at + 1], SaveState)
+    )
 
 
 def _store_chunk(snapshots: SnapshotStore, job: StoreChunk) -> Step | NotStored:
@@ -237,10 +261,10 @@ class DiskLoop:
             is_last = False
             while not is_last:
                 jobs, is_last = yield from self._next_jobs()
-                if jobs:
-                    sync_s = yield from self._carry_out(jobs)
+                for group in _groups(jobs):
+                    sync_s = yield from self._carry_out(group)
                     completed = self._listener.on_writes_completed
-                    self._call_on_loop(completed, jobs[-1].write, sync_s)
+                    self._call_on_loop(completed, group[-1].write, sync_s)
         except Exception as error:  # the loop must not end unnoticed
             # A full disk does not keep a node from stopping: nothing of what waits was acknowledged.
             if not (self._is_stopping and isinstance(error, DiskFull)):

@@ -85,7 +85,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         unread="high_watermark unconfirmed_endpoints older_epoch",
     ),
     core_parts.PeerConnections: _all_fields(core_parts.PeerConnections, "constant"),
-    core_parts.Writes: _fates(kept="state log", derived="last"),
+    core_parts.Writes: _fates(kept="state log", derived="last", time="state_since_ms vote_took_ms"),
     core_parts.Requests: _fates(kept="in_flight backoffs", derived="last_id"),
     core_parts.InFlightRequest: _all_fields(core_parts.InFlightRequest, "kept"),
     core_parts.Backoff: _all_fields(core_parts.Backoff, "kept"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from quorumd.server.disk import group_commit
 from quorumd.server.disk.group_commit import DiskLoop, Jobs, Pause, Step
 from quorumd.server.model.disk_jobs import Job
 from quorumd.storage import log_writer, quorum_state, torn_tail
@@ -219,6 +220,8 @@ def _last_is_written_first(plant: Plant) -> None:
         return sorted(jobs, key=lambda job: -job.write), is_last
 
     plant(DiskLoop, "_next_jobs", wrong)
+    # Else an older quorum state would take the place of the newer one, and only one would be written.
+    plant(group_commit, "_is_superseded", lambda jobs, at: False)
 
 
 @planted(

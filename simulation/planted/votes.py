@@ -241,7 +241,7 @@ def _granted_in_contact(plant: Plant) -> None:
     "trust in a leader ends early",
     "A follower grants pre-votes 4 ms before its fetch timeout is over (KIP-996).",
     caught_by=["a replica in contact with its leader lets it lead"],
-    seeds=60,
+    seeds=240,
     faults=frozenset({"at a deadline", "pause", "silent deaths"}),
 )
 def _trust_ends_early(plant: Plant) -> None:
@@ -279,7 +279,7 @@ def _end_of_an_old_epoch(plant: Plant) -> None:
     "observers keep a leader in office",
     "Any fetch counts for the check quorum, an observer's too (KIP-595, leader progress timeout).",
     caught_by=["a leader that no majority fetches from resigns", "reads are fresh"],
-    seeds=36,
+    seeds=50,
     faults=frozenset({"leader among observers"}),
 )
 def _observers_keep_a_leader(plant: Plant) -> None:

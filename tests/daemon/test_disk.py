@@ -268,11 +268,25 @@ SHIM = r"""
 #include <unistd.h>
 
 /* fdatasync fails with EIO as long as the file named by FAIL_SYNCS is there, and does not return as long as
-   that named by HOLD_SYNCS is. pread fails so because of FAIL_READS. */
+   that named by HOLD_SYNCS is. Both kinds of syncs take SLOW_SYNCS ms longer. pread fails so because of
+   FAIL_READS. */
+static void delay(void) {
+    const char *slow = getenv("SLOW_SYNCS");
+    if (slow) usleep(atoi(slow) * 1000);
+}
+
+int fsync(int fd) {
+    static int (*real)(int);
+    if (!real) real = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+    delay();
+    return real(fd);
+}
+
 int fdatasync(int fd) {
     static int (*real)(int);
     if (!real) real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
     const char *marker = getenv("FAIL_SYNCS"), *held = getenv("HOLD_SYNCS");
+    delay();
     while (held && access(held, F_OK) == 0) usleep(10000);
     if (marker && access(marker, F_OK) == 0) { errno = EIO; return -1; }
     return real(fd);
@@ -450,5 +464,20 @@ def test_a_node_whose_disk_hangs_is_not_ready_and_blames_nobody_else(
             load.stop()
         quorum.assert_same_logs()
         load.assert_nothing_lost(*quorum.ids)
+    finally:
+        quorum.kill_all()
+
+
+def test_disks_that_take_a_quarter_of_a_second_for_a_sync_elect_a_leader(
+    folder: Path, shim: Path
+) -> None:
+    """A candidate's patience is 1 to 2 s; a vote, and taking office, are two syncs each."""
+    quorum = Cluster(folder)
+    try:
+        quorum.format()
+        for node in quorum.ids:
+            quorum.start_with(node, environ={"LD_PRELOAD": str(shim), "SLOW_SYNCS": "250"})
+        quorum.wait_ready(timeout_s=60)
+        asyncio.run(append(quorum))
     finally:
         quorum.kill_all()

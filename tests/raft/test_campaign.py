@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from quorumd.raft.events import (
     LeaderHint,
     ResignationRequested,
     TimerFired,
+    WriteCompleted,
 )
 from quorumd.raft.leader_discovery import LAST_EPOCH
 from quorumd.raft.roles import Candidate, Role
@@ -183,3 +185,85 @@ def test_who_resigned_in_the_last_epoch_remains_in_it() -> None:
     bench.step(TimerFired(), after_ms=until_ms - bench.now_ms)
     assert (bench.role, bench.node.epoch) == (Role.RESIGNED, LAST_EPOCH)
     assert bench.node.core.state.election_deadline_ms > bench.now_ms
+
+
+# -- disks that are slow
+
+
+SYNC_MS = 700
+"""So long a quorum state takes to be on disk; a round without refusals takes 1,500 ms here."""
+
+
+def slow_candidate(size: int = 3, sync_ms: int = SYNC_MS, **more: Any) -> Bench:
+    """As `candidate`, but its own vote took `sync_ms` to be on disk."""
+    bench = prospective(size, **more)
+    for other in bench.node.core.other_voters():
+        if bench.role is Role.PROSPECTIVE:
+            bench.grant(other)
+    bench.sync(after_ms=sync_ms)
+    assert bench.role is Role.CANDIDATE
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("sync_ms", "left_ms"), [(0, 1500), (300, 1300), (SYNC_MS, 1700), (1000, 2000), (1400, 2000)]
+)
+def test_others_have_time_from_when_the_own_vote_is_on_disk_and_as_much_for_theirs(
+    sync_ms: int, left_ms: int
+) -> None:
+    """But what a disk that stood still took is not expected of others."""
+    bench = slow_candidate(sync_ms=sync_ms)
+    assert bench.node.core.state.deadline_ms - bench.now_ms == left_ms
+    asked = bench.node.core.state.deadline_ms
+    bench.sync(after_ms=100)
+    assert bench.node.core.state.deadline_ms == asked, "once"
+
+
+@pytest.mark.parametrize(
+    ("sync_ms", "left_ms"), [(0, 1500), (300, 1300), (SYNC_MS, 1700), (1400, 2000)]
+)
+def test_a_candidate_has_time_to_take_office_from_when_the_vote_for_it_is_on_disk(
+    sync_ms: int, left_ms: int
+) -> None:
+    bench = unattached()
+    assert bench.vote(key(2), 4, (3, 2)).granted
+    bench.wait(sync_ms)
+    due_ms = election_deadline_ms(bench.node.core)
+    bench.step(WriteCompleted(bench.node.core.writes.state - 1))
+    assert election_deadline_ms(bench.node.core) == due_ms
+    bench.sync()
+    due_ms = election_deadline_ms(bench.node.core)
+    assert due_ms == bench.now_ms + left_ms
+    bench.sync(after_ms=100)
+    assert election_deadline_ms(bench.node.core) == due_ms, "once"
+
+
+def test_a_refused_candidate_waits_for_others_as_long_as_its_own_vote_took() -> None:
+    bounds: list[int] = []
+
+    def draw(bound: int) -> int:
+        bounds.append(bound)
+        return 0
+
+    bench = slow_candidate(5, draw=draw)
+    bounds.clear()
+    bench.grant(key(2), granted=False)
+    assert bench.node.core.state.deadline_ms - bench.now_ms == REFUSAL_GRACE_MS + SYNC_MS
+    assert bounds == [CAMPAIGN_DELAY_MS + 4 * SYNC_MS], "of two that collided one is first"
+
+
+def test_an_epoch_that_is_on_disk_puts_no_campaign_off() -> None:
+    """A voter that cannot win could go on to later and later epochs, and keep all others from campaigning."""
+    bench = unattached()
+    due_ms = election_deadline_ms(bench.node.core)
+    assert bench.pre_vote(key(2), 4, (3, 2)).epoch == 4
+    bench.sync(after_ms=SYNC_MS)
+    assert election_deadline_ms(bench.node.core) == due_ms
+
+
+def test_a_leader_that_resigned_campaigns_in_a_later_epoch_however_slow_its_disk_is() -> None:
+    bench = resigned()
+    until(bench, Role.UNATTACHED)
+    assert election_deadline_ms(bench.node.core) == bench.now_ms
+    bench.sync(after_ms=SYNC_MS)
+    assert bench.role is not Role.UNATTACHED

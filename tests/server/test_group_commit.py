@@ -140,6 +140,32 @@ def test_a_disk_that_hangs_while_space_is_prepared_is_seen(
     assert bench.loop.write_age_s() == 0.0
 
 
+def test_of_states_that_follow_each_other_the_last_is_saved_as_whoever_votes_waits_for_it() -> None:
+    """A vote in a later epoch is two states: the epoch, and the vote."""
+    bench = Bench()
+    bench.send(state(1), state(2), state(3), Truncate(4, 0), state(5))
+    bench.send()
+    while len(bench.news) < 2:
+        bench.send()
+    assert bench.states == [3, 5]
+    assert bench.news == [("completed", 3, None), ("completed", 5, None)]
+
+
+def test_a_state_is_told_of_before_the_records_behind_it_are_written() -> None:
+    """A leader announces itself, and does not wait for the first record of its epoch."""
+    bench = Bench()
+    bench.send(state(1), state(2), bench.record(3))
+    while not bench.news:
+        assert bench.log.written_end_offset == 0
+        bench.send()
+    assert bench.news == [("completed", 2, None)]
+    assert bench.states == [2]
+    while len(bench.news) < 2:
+        bench.send()
+    assert bench.news[1:] == [("completed", 3, 0.0)]
+    assert bench.log.written_end_offset == 1
+
+
 def test_what_was_done_before_the_records_keeps_no_state_behind_them() -> None:
     bench = Bench()
     bench.fill()

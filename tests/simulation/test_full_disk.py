@@ -51,7 +51,7 @@ def is_led_by_one_with_space(scenario: Scenario) -> bool:
 def test_a_node_whose_disk_is_full_does_not_stay_the_leader() -> None:
     """The others were away when it resigned, and hear of it when it asks for their votes again."""
     times, elected_full = [], 0
-    for seed in range(60):
+    for seed in range(80):
         scenario = Scenario(seed, SETTINGS)
         scenario.start()
         scenario.settle()
