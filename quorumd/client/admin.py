@@ -62,6 +62,8 @@ GRACE_MS = 5_000
 """Time to wait for a replica that has just been started, or that a new leader does not know yet."""
 
 _NEW_LEADER_POLL_S = 0.01
+_LAST_TRY_MS = 250
+"""A try in a shorter time could only end with less to say than the one before."""
 # Two descriptions give slightly different times for one and the same fetch.
 _NEXT_FETCH_MS = 50
 
@@ -292,8 +294,11 @@ class QuorumAdmin(BaseClient):
         deadline = None if timeout_ms is None else Deadline(timeout_ms)
         waits_for = ""
         while True:
+            limit_ms = DESCRIBE_TIMEOUT_MS
+            if deadline is not None:
+                limit_ms = min(limit_ms, max(deadline.remaining_ms(), _LAST_TRY_MS))
             try:
-                quorum = await self._changes.describe(Deadline(DESCRIBE_TIMEOUT_MS))
+                quorum = await self._changes.describe(Deadline(limit_ms))
             except QuorumUnavailable as error:
                 waits_for = error.summary
                 progress = ChangeProgress(quorum=None, waits_for=waits_for)

@@ -23,6 +23,7 @@ from quorumd import (
     ReplicaNotFound,
 )
 from quorumd.cli.main import cli
+from quorumd.client.voter_changes import DESCRIBE_TIMEOUT_MS
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from quorumd.wire.messages.describe_quorum import (
@@ -165,6 +166,20 @@ def test_a_voter_counts_as_added_once_that_is_committed(is_committed: bool) -> N
             added = await admin.add_voter(4, key_of(4).uuid)
             assert (added.key, added.was_voter) == (key_of(4), True)
             assert len(fake.asked) == (0 if is_committed else 1)
+
+    asyncio.run(run())
+
+
+def test_a_wait_for_a_reassignment_keeps_its_limit_while_nobody_can_be_reached() -> None:
+    async def run() -> None:
+        async with FakeQuorum() as quorum, QuorumAdmin(quorum.addresses) as admin:
+            for node in quorum.nodes.values():
+                await node.stop()
+            async with asyncio.timeout(DESCRIBE_TIMEOUT_MS / 1000 - 1):
+                with pytest.raises(
+                    ChangeTimedOut, match=r"within 0\.3 s: no leader can be reached"
+                ):
+                    await admin.wait_for_reassignment(timeout_ms=300)
 
     asyncio.run(run())
 
