@@ -178,11 +178,12 @@ def replace_voter(target: Target, replica_id: int, timeout_s: float, output: str
 
 async def _voters_now(admin: QuorumAdmin) -> QuorumDescription | None:
     """For output: None rather than an error, because the change itself is complete."""
-    from quorumd.client.errors import QuorumUnavailable
+    from quorumd.client.errors import QuorumError
+    from quorumd.security.errors import CertificateProblem
 
     try:
         return await admin.describe(timeout_ms=_SHOW_TIMEOUT_MS)
-    except QuorumUnavailable:
+    except (QuorumError, CertificateProblem):
         return None
 
 

@@ -15,6 +15,7 @@ from quorumd import (
 )
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
+from quorumd.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from quorumd.wire.schema import Message
 from tests.quorumd.conftest import Done, QuorumThread
@@ -54,6 +55,22 @@ def test_programs_are_told_who_was_added_and_who_votes(fake: FakeVoters, quorumc
     assert told["was_voter"] is False
     assert [voter["replica_id"] for voter in told["voters"]] == [1, 2, 3, 4]
     assert told["leader_id"] == 1
+
+
+def test_a_change_that_is_made_is_done_though_the_voters_are_not_told_then(
+    fake: FakeVoters, quorumctl: Run
+) -> None:
+    fake.observers = [key_of(4)]
+    describe = fake.quorum.handlers[DescribeQuorumRequest]
+
+    async def describe_before(node_id: int, request: Message) -> Message:
+        if fake.asked:
+            return DescribeQuorumResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return await describe(node_id, request)
+
+    fake.quorum.handlers[DescribeQuorumRequest] = describe_before
+    done = quorumctl("add-voter", "--replica-id", 4)
+    assert done == Done(0, f"{key_of(4)} is a voter now.\n", "")
 
 
 def test_endpoints_that_are_given_are_the_ones_that_are_used(
