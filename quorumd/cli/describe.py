@@ -19,7 +19,7 @@ from quorumd.cli.options import (
     timeout_option,
     to_ms,
 )
-from quorumd.cli.text import aligned, duration_text, printable, to_json
+from quorumd.cli.text import aligned, duration_text, key_as_dict, printable, to_json
 from quorumd.raft.types import Endpoint
 
 if TYPE_CHECKING:
@@ -232,30 +232,23 @@ def description_as_dict(description: QuorumDescription) -> dict[str, Any]:
             _replica_as_dict(description, each)
             for each in (*description.observers, *description.joining_observers)
         ],
-        "could_be_voters": [
-            {"replica_id": each.key.id, "replica_uuid": uuid_cell(each)}
-            for each in description.could_be_voters
-        ],
-        "committed_voters": _keys_as_dicts(description.committed_voters),
+        "could_be_voters": [key_as_dict(each.key) for each in description.could_be_voters],
+        "committed_voters": None
+        if description.committed_voters is None
+        else [key_as_dict(key) for key in description.committed_voters],
         "target_voters": description.target_voters,
         "pending_changes": [_pending_as_dict(each) for each in description.pending_changes],
         "asked_at_ms": int(time.time() * 1000),
     }
 
 
-def _keys_as_dicts(keys: tuple[ReplicaKey, ...] | None) -> list[dict[str, Any]] | None:
-    """None if the voters of now are committed."""
-    if keys is None:
-        return None
-    return [{"replica_id": key.id, "replica_uuid": _uuid_text(key)} for key in keys]
-
-
 def _pending_as_dict(change: PendingQuorumChange) -> dict[str, Any]:
-    key = change.key
+    about = key_as_dict(change.key)
+    if change.key.id < 0:
+        about["replica_id"] = None
     return {
         "kind": change.kind,
-        "replica_id": None if key.id < 0 else key.id,
-        "replica_uuid": None if key.uuid is None else _uuid_text(key),
+        **about,
         "waiting_ms": None if change.waiting_ms < 0 else change.waiting_ms,
         "waits_for": change.waits_for,
     }
@@ -280,8 +273,7 @@ def _snapshot_as_dict(
 
 def _replica_as_dict(description: QuorumDescription, replica: ReplicaState) -> dict[str, Any]:
     return {
-        "replica_id": replica.key.id,
-        "replica_uuid": None if replica.key.uuid is None else uuid_cell(replica),
+        **key_as_dict(replica.key),
         "log_end_offset": replica.log_end_offset,
         "lag": description.lag(replica),
         "lag_time_ms": description.lag_time_ms(replica),

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumd.cli.text import OUTAGE_OVER, aligned, duration_text, printable, to_json
+from quorumd.cli.text import (
+    OUTAGE_OVER,
+    aligned,
+    duration_text,
+    key_as_dict,
+    printable,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -61,16 +68,13 @@ def _rows(quorum: QuorumDescription, under_way: Reassignment) -> Iterator[tuple[
 
 def state_as_dict(quorum: QuorumDescription) -> dict[str, Any]:
     """The reassignment for programs; `target` is null if none is under way."""
-    from quorumd.cli.describe import uuid_cell
     from quorumd.client.replicas import reassignment
+    from quorumd.raft.types import ReplicaKey
 
     under_way = reassignment(quorum)
     result: dict[str, Any] = {
         "target": None,
-        "voters": [
-            {"replica_id": voter.key.id, "replica_uuid": uuid_cell(voter)}
-            for voter in quorum.voters
-        ],
+        "voters": [key_as_dict(voter.key) for voter in quorum.voters],
         "leader_id": quorum.leader_id,
         "leader_epoch": quorum.leader_epoch,
     }
@@ -79,8 +83,7 @@ def state_as_dict(quorum: QuorumDescription) -> dict[str, Any]:
             "target": list(under_way.target),
             "coming": [
                 {
-                    "replica_id": replica_id,
-                    "replica_uuid": None if state is None else uuid_cell(state),
+                    **key_as_dict(ReplicaKey(replica_id) if state is None else state.key),
                     "lag": None if state is None else quorum.lag(state),
                 }
                 for replica_id, state in under_way.adding

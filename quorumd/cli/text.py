@@ -18,6 +18,7 @@ from quorumd.raft.types import uuid_to_text
 
 if TYPE_CHECKING:
     from quorumd.client.errors import QuorumUnavailable
+    from quorumd.raft.types import ReplicaKey
     from quorumd.security.errors import CertificateProblem
 
 NULL = "<null>"
@@ -75,6 +76,14 @@ def _for_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_for_json(each) for each in value]
     return uuid_to_text(value) if isinstance(value, UUID) else value
+
+
+def key_as_dict(key: ReplicaKey) -> dict[str, Any]:
+    """A replica key for programs; `replica_uuid` is None if the storage id is not known."""
+    return {
+        "replica_id": key.id,
+        "replica_uuid": None if key.uuid is None else uuid_to_text(key.uuid),
+    }
 
 
 def to_json(value: Any) -> str:

@@ -15,7 +15,7 @@ from quorumd.cli.options import (
     to_endpoints,
     to_ms,
 )
-from quorumd.cli.text import to_json
+from quorumd.cli.text import key_as_dict, to_json
 from quorumd.cli.wait_display import run_change, shown_while_waiting
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def add_voter(
     text = f"{added.key} is a voter {'already' if added.was_voter else 'now'}."
     if quorum is not None:
         text += _beside(added.key, quorum)
-    _show(output, text, {**_key(added.key), "was_voter": added.was_voter}, quorum)
+    _show(output, text, {**key_as_dict(added.key), "was_voter": added.was_voter}, quorum)
 
 
 @click.command("remove-voter", help=_REMOVE_HELP, short_help="Make a voter an observer.")
@@ -141,7 +141,7 @@ def remove_voter(
 
     removed, quorum = run_change(run(), _MAY_GO_ON)
     text = f"{removed.key} is no voter any more."
-    _show(output, text, {**_key(removed.key), "was_leader": removed.was_leader}, quorum)
+    _show(output, text, {**key_as_dict(removed.key), "was_leader": removed.was_leader}, quorum)
 
 
 @click.command("replace-voter", help=_REPLACE_HELP, short_help="Replace the disk of a voter.")
@@ -172,8 +172,8 @@ def replace_voter(target: Target, replica_id: int, timeout_s: float, output: str
         text = f"{replaced.new} votes, and no other storage id under {replica_id}: nothing is left to do."
     else:
         text = f"{replaced.new} votes in place of {replaced.old}."
-    old = None if replaced.old is None else _key(replaced.old)
-    _show(output, text, {**_key(replaced.new), "replaced": old}, quorum)
+    old = None if replaced.old is None else key_as_dict(replaced.old)
+    _show(output, text, {**key_as_dict(replaced.new), "replaced": old}, quorum)
 
 
 async def _voters_now(admin: QuorumAdmin) -> QuorumDescription | None:
@@ -202,18 +202,9 @@ def _beside(key: ReplicaKey, quorum: QuorumDescription) -> str:
     )
 
 
-def _key(key: ReplicaKey) -> dict[str, Any]:
-    from quorumd.raft.types import uuid_to_text
-
-    return {
-        "replica_id": key.id,
-        "replica_uuid": None if key.uuid is None else uuid_to_text(key.uuid),
-    }
-
-
 def _show(output: str, text: str, result: dict[str, Any], quorum: QuorumDescription | None) -> None:
     if output == "json":
-        voters = None if quorum is None else [_key(voter.key) for voter in quorum.voters]
+        voters = None if quorum is None else [key_as_dict(voter.key) for voter in quorum.voters]
         leader_id = None if quorum is None else quorum.leader_id
         click.echo(to_json({**result, "voters": voters, "leader_id": leader_id}))
         return

@@ -59,6 +59,15 @@ def test_programs_get_the_reassignment_as_an_object(fake: FakeVoters, quorumctl:
     assert told["waits_for"] == BEHIND
 
 
+def test_a_storage_id_that_is_not_known_is_null_for_programs(
+    fake: FakeVoters, quorumctl: Run
+) -> None:
+    fake.voters, fake.committed = [ReplicaKey(1), key_of(2)], [ReplicaKey(1)]
+    unknown = {"replica_id": 1, "replica_uuid": None}
+    assert json.loads(quorumctl("reassign", "-o", "json").out)["voters"][0] == unknown
+    assert json.loads(quorumctl("describe", "-o", "json").out)["committed_voters"] == [unknown]
+
+
 def test_the_next_to_go_is_the_one_that_has_been_silent_for_longest_and_the_leader_goes_last(
     fake: FakeVoters, quorumctl: Run
 ) -> None:
