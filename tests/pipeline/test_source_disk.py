@@ -17,7 +17,8 @@ from quorumd.pipeline.source.snapshot_split import first_in_both, snapshot_split
 from quorumd.raft.types import SnapshotId
 from quorumd.storage.layout import log_path, partition_directory, snapshot_path
 from quorumd.wire.control_records import SnapshotFooter, SnapshotHeader, encode_control_batch
-from quorumd.wire.records import Record, build_batch
+from quorumd.wire.records import BATCH_OVERHEAD, Record, build_batch
+from tests.pipeline import planting
 
 TIME_MS = 1_700_000_000_000
 
@@ -142,6 +143,19 @@ def test_records_without_an_offset_are_those_of_the_snapshots_end(
     split = snapshot_split("records", replica.snapshots[0], wanted)
     rows = list(split.read(parse_options({"path": str(tmp_path)})))
     assert sum(len(pa.RecordBatch.from_pylist(each.to_pylist())) for each in rows) == count
+
+
+def test_damage_of_a_snapshots_first_record_is_told_as_damage(tmp_path: Path) -> None:
+    log_with(tmp_path, 6)
+    kafkas_snapshot(tmp_path, SnapshotId(7, 1), 1)
+    (replica,) = find_replicas([tmp_path])
+    (snapshot,) = replica.snapshots
+    _, records, _ = planting.batches(snapshot.path)
+    planting.write(snapshot.path, records.position + BATCH_OVERHEAD, b"\x7f")
+    wanted = SnapshotRange(SnapshotId(7, 1), 0, 6, True)
+    split = snapshot_split("records", snapshot, wanted)
+    with pytest.raises(DamagedBatch, match="the CRC does not match"):
+        list(split.read(parse_options({"path": str(tmp_path)})))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from quorumd.pipeline.source.offset_range import SnapshotRange
 from quorumd.pipeline.source.options import CONTROL_RECORDS
 from quorumd.raft.types import SnapshotId
 from quorumd.storage.reader import LogFile
+from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.records import iter_records
 from quorumd.wire.snapshot_records import OFFSET_HEADER
 
@@ -79,9 +81,14 @@ def first_in_both(
 
 
 def _has_offset_headers(path: Path) -> bool:
-    """True if the records of this snapshot say which offsets they had: Kafka's don't."""
+    """True if the records of this snapshot say which offsets they had: Kafka's don't.
+
+    A damaged batch says nothing: it is told as damage by who reads it.
+    """
     for batch in LogFile(path).batches():
-        if not batch.header.is_control:
-            headers = next(iter_records(batch.data)).headers
-            return bool(headers) and headers[-1][0] == _OFFSET_HEADER
+        if batch.header.is_control or not batch.crc_is_valid:
+            continue
+        with suppress(CorruptBatch):
+            for record in iter_records(batch.data):
+                return bool(record.headers) and record.headers[-1][0] == _OFFSET_HEADER
     return True
