@@ -160,10 +160,6 @@ class Metrics:
         self.append_records = SampledStats(clock)
         self.fetch_records = SampledStats(clock)
 
-    @property
-    def connections_open(self) -> int:
-        return self.connections_opened - sum(self.connections_closed.values())
-
     def count_closed(self, reason: str) -> None:
         """An inbound connection that had been opened is gone."""
         count_label(self.connections_closed, reason)

@@ -55,7 +55,7 @@ def test_what_it_has_asked_is_answered_and_then_it_is_closed(
                 request.respond((answer_frame(request),))
             assert await client.rest() == answers(5)
             await until(lambda: served.metrics.connections_closed == {"peer": 1})
-            assert served.metrics.connections_open == 0
+            assert served.open_count == 0
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(work())

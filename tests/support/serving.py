@@ -143,6 +143,11 @@ class Served:
         self.metrics = metrics
         self._clients: list[Client] = []
 
+    @property
+    def open_count(self) -> int:
+        """Of connections."""
+        return sum(self.metrics.connections_at.values())
+
     async def connect(
         self, listener: int = 0, tls: ssl.SSLContext | None = None, *, ip: str = ""
     ) -> Client:
