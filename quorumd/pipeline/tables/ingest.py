@@ -103,8 +103,8 @@ class StreamingIngest:
         while not self._is_stopping:
             query = self._start()
             try:
-                if self._watch(query, show_success):
-                    break
+                self._watch(query, show_success)
+                break
             except Exception as error:
                 if not self._may_pass(str(error), failures):
                     raise
@@ -133,13 +133,13 @@ class StreamingIngest:
         writer = writer.option(ORIGIN, json.dumps(self._origin.options()))
         return writer.option("checkpointLocation", f"file://{self._output.new_work()}").start()
 
-    def _watch(self, query: StreamingQuery, show: Callable[[IngestProgress], None]) -> bool:
+    def _watch(self, query: StreamingQuery, show: Callable[[IngestProgress], None]) -> None:
         """Reports progress until the query ends by itself, or `stop` was called."""
         shown = -1
         refreshed_at = time.monotonic()
         while not self._is_stopping:
             if query.awaitTermination(POLL_S):  # type: ignore[arg-type]  # takes fractions of a second
-                return True
+                return
             last = query.lastProgress
             if last is not None and last.batchId != shown:
                 shown = last.batchId
@@ -148,12 +148,11 @@ class StreamingIngest:
                 refresh_state(self._spark, self._output)
                 compact(self._output)
                 refreshed_at = time.monotonic()
-        return True
 
     def _pause(self) -> None:
         until = time.monotonic() + RETRY_S
         while not self._is_stopping and time.monotonic() < until:
-            time.sleep(min(POLL_S, RETRY_S))
+            time.sleep(POLL_S)
 
 
 def _may_pass(text: str, failures: Counter[str]) -> bool:
