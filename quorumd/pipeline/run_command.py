@@ -17,7 +17,9 @@ from quorumd.cli.options import (
     COMMAND_CONFIG_VARIABLE,
     TIMEOUT,
     Seconds,
+    option_group,
     read_command_config,
+    to_ms,
 )
 from quorumd.pipeline.errors import PipelineError, plain_message
 from quorumd.pipeline.session import build_session
@@ -93,60 +95,56 @@ def _command_config_option(command: F) -> F:
     )(command)
 
 
-def log_options(command: F) -> F:
-    """Adds the options for the source of the log, the folder of the tables, and Spark."""
-    options = [
-        click.option(
-            "--bootstrap-server",
-            "-b",
-            "servers",
-            metavar="HOST:PORT,...",
-            envvar=BOOTSTRAP_VARIABLE,
-            show_envvar=True,
-            help="Read the live quorum that these nodes belong to.",
-        ),
-        _command_config_option,
-        click.option(
-            "--path",
-            metavar="DIR",
-            help="Read files: a node's storage directory, or a copy or backup of it.",
-        ),
-        click.option(
-            "--replica",
-            type=click.IntRange(min=0),
-            metavar="N",
-            help="Which one, if there are several replicas below the path.",
-        ),
-        click.option(
-            "--output",
-            "-o",
-            "folder",
-            type=click.Path(path_type=Path, file_okay=True),
-            required=True,
-            metavar="DIR",
-            help="Folder of the tables; made if it is not there.",
-        ),
-        click.option(
-            "--timeout",
-            "timeout_s",
-            type=TIMEOUT,
-            default=30.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="How long to look for a leader before giving up.",
-        ),
-        master_option,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 def master_option(command: F) -> F:
     """--master."""
     return click.option(
         "--master", metavar="URL", help="Spark master; by default all cores of this machine."
     )(command)
+
+
+log_options = option_group(
+    click.option(
+        "--bootstrap-server",
+        "-b",
+        "servers",
+        metavar="HOST:PORT,...",
+        envvar=BOOTSTRAP_VARIABLE,
+        show_envvar=True,
+        help="Read the live quorum that these nodes belong to.",
+    ),
+    _command_config_option,
+    click.option(
+        "--path",
+        metavar="DIR",
+        help="Read files: a node's storage directory, or a copy or backup of it.",
+    ),
+    click.option(
+        "--replica",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Which one, if there are several replicas below the path.",
+    ),
+    click.option(
+        "--output",
+        "-o",
+        "folder",
+        type=click.Path(path_type=Path, file_okay=True),
+        required=True,
+        metavar="DIR",
+        help="Folder of the tables; made if it is not there.",
+    ),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=TIMEOUT,
+        default=30.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to look for a leader before giving up.",
+    ),
+    master_option,
+)
+"""For the source of the log, the folder of the tables, and Spark."""
 
 
 @click.command(help=_RUN_HELP, short_help="Keep tables up to date with the log, as a stream.")
@@ -231,7 +229,7 @@ def _origin(
     if (path is None) == (servers is None):
         raise click.UsageError("Give --bootstrap-server for a live quorum, or --path for files.")
     security = {} if servers is None else security
-    return LogOrigin(servers, path, replica, max(1, round(timeout_s * 1000)), security)
+    return LogOrigin(servers, path, replica, to_ms(timeout_s), security)
 
 
 @contextmanager
