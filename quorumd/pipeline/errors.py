@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 # A line of a Python traceback that names one of our exceptions and what it says, to the line's end.
-_OURS = re.compile(r"^(?:quorumd|wire|storage)(?:\.\w+)*\.[A-Z]\w*: (.+)$", re.MULTILINE)
+_OURS = re.compile(r"^quorumd(?:\.\w+)*\.[A-Z]\w*: (.+)$", re.MULTILINE)
 _CAUSE = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Exception|Error)\b: (.+)$", re.MULTILINE)
 _NO_MODULE = re.compile(r"^ModuleNotFoundError: (No module named '[^']+')", re.MULTILINE)
 _NO_MORE = "An exception was thrown from the Python worker"
