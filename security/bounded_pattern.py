@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NoReturn
 
 INSTRUCTIONS_MAX: Final = 2_000
@@ -142,7 +142,6 @@ class _Reader:
     text: str
     at: int = 0
     groups: int = 0
-    size: int = field(default=0)
 
     @property
     def is_at_end(self) -> bool:

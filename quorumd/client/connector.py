@@ -22,6 +22,7 @@ from quorumd.client.timing import Deadline
 from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem, PeerSpeaksPlaintext
 from quorumd.security.handshakes import Handshakes
+from quorumd.security.tls_records import ALERT, HANDSHAKE
 
 if TYPE_CHECKING:
     from quorumd.client.security import Security
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 _PROBE_S: Final = 1.0
 _SETTLED_NS: Final = 2_000_000_000
 """A file that is younger than this may be written again without a new time of modification."""
-_TLS_RESPONSES: Final = (b"\x15", b"\x16")
-"""The first byte of the response to a hello: an alert, or a handshake."""
+_TLS_RESPONSES: Final = (bytes((ALERT,)), bytes((HANDSHAKE,)))
+"""The first byte of the response to a hello."""
 
 T = TypeVar("T")
 _ProtocolFactory = Callable[[ClientConnection], asyncio.BaseProtocol]
