@@ -175,15 +175,13 @@ async def _fetch(
 
     That is said once, not each time: `is_quiet`.
     """
+    from quorumd.client.client import FETCH_WAIT_MS_DEFAULT
     from quorumd.client.errors import QuorumUnavailable
     from quorumd.security.errors import CertificateProblem
 
     try:
-        return await client.fetch(
-            offset,
-            max_wait_ms=_FOLLOW_WAIT_MS if follow else 500,
-            timeout_ms=client.timeout_ms,
-        )
+        wait_ms = _FOLLOW_WAIT_MS if follow else FETCH_WAIT_MS_DEFAULT
+        return await client.fetch(offset, max_wait_ms=wait_ms)
     except (QuorumUnavailable, CertificateProblem) as error:
         if not follow:
             raise
