@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     where: str
     written: str = ""
     files: tuple[Path, ...] = ()
-    """Files that hold the text: the file itself, and those that it refers to."""
+    """Files that hold the text: the file itself, or instead of it those that it refers to."""
 
 
 @dataclass(slots=True)

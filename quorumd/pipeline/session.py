@@ -98,7 +98,7 @@ def build_session(
 
 
 def check_master(master: str) -> None:
-    """Raises BadOption for a text that is no master, SparkMissing if none answers at spark:// addresses.
+    """Raises BadOption for a text that is no master, SparkMissing if none responds at spark:// addresses.
 
     Spark itself would try for a minute, and then say that its context has been stopped.
     """

@@ -50,7 +50,7 @@ class ReplicaCopy:
 
     @property
     def label(self) -> str:
-        """The host to examine, for people."""
+        """The replica and where it was read, for people."""
         if self.address is not None:
             return f"replica {self.key.id} at {self.address}"
         return f"replica {self.key.id}" + (f" ({self.storage_id})" if self.storage_id else "")
@@ -91,7 +91,7 @@ class ReplicaReader:
             self._connection.close()
 
     async def open(self, claimed: dict[Address, ReplicaKey]) -> ReplicaBounds | None:
-        """Connects to the first address that answers; None if that fails. No address is used twice."""
+        """Connects to the first address that responds; None if that fails. No address is used twice."""
         copy = self.copy
         reasons = [] if self._addresses else ["the leader does not know where it listens"]
         for address in self._addresses:
