@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from quorumd.raft.types import SnapshotId
 from quorumd.storage import layout
-from quorumd.storage.batch_walk import BatchCursor
+from quorumd.storage.batch_walk import BatchCursor, reason_of
 from quorumd.storage.errors import DamagedSnapshot, from_os_error
 from quorumd.storage.filesystem import FileSystem, write_all
 from quorumd.storage.segment import fsync_failed
@@ -25,6 +25,7 @@ from quorumd.storage.snapshot_file import (
     verify_snapshot,
     verifying,
 )
+from quorumd.wire.errors import CorruptBatch
 from quorumd.wire.snapshot_records import SNAPSHOT_BATCH_BYTES_MAX
 
 T = TypeVar("T")
@@ -196,20 +197,29 @@ class SnapshotStore:
         return verify_snapshot(self._fs, part, snapshot_id, on_bytes)
 
     def part_batches(self, snapshot_id: SnapshotId) -> Iterator[bytes]:
-        """Each batch of a part that was verified."""
-        part = self._part(snapshot_id)
-        handle = self._fs.open(part)
+        """Each batch of a part that was verified.
+
+        Raises SnapshotNotFound, DamagedSnapshot: it may have been dropped since, or begun anew.
+        """
+        fs, part, position = self._fs, self._part(snapshot_id), 0
         try:
-            size, position = self._fs.size(handle), 0
-            cursor = BatchCursor(self._fs, handle, size, batch_bytes_max=SNAPSHOT_BATCH_BYTES_MAX)
-            while position < size:
-                header, data, _ = cursor.read(position)
-                yield data
-                position += header.size_bytes
+            handle = fs.open(part)
+            try:
+                size = fs.size(handle)
+                cursor = BatchCursor(fs, handle, size, batch_bytes_max=SNAPSHOT_BATCH_BYTES_MAX)
+                while position < size:
+                    header, data, _ = cursor.read(position)
+                    yield data
+                    position += header.size_bytes
+            finally:
+                fs.close(handle)
+        except FileNotFoundError:
+            raise SnapshotNotFound(snapshot_id) from None
+        except CorruptBatch as error:
+            what = f"not a whole snapshot: {reason_of(error)}"
+            raise DamagedSnapshot(what, path=part, position=position) from error
         except OSError as error:
             raise from_os_error(error, part, "reading the snapshot") from error
-        finally:
-            self._fs.close(handle)
 
     def complete_part(self, snapshot_id: SnapshotId) -> None:
         """Makes a part, written here or by a builder, the snapshot that it is: durably, all or nothing.

@@ -126,6 +126,7 @@ def test_a_position_outside_is_refused(position: int) -> None:
         lambda store: store.facts(SECOND),
         lambda store: store.delete(SECOND),
         lambda store: store.verify_part(SECOND),
+        lambda store: list(store.part_batches(SECOND)),
         lambda store: store.complete_part(SECOND),
     ],
 )
@@ -271,6 +272,13 @@ def test_a_part_that_is_damaged_is_not_a_snapshot() -> None:
     fs.flip(part_path(DIRECTORY, SECOND), 80)
     with pytest.raises(DamagedSnapshot, match=r"\.part: not a whole snapshot"):
         store.verify_part(SECOND)
+
+
+def test_a_part_that_was_begun_anew_since_it_was_verified_is_not_a_snapshot() -> None:
+    store = opened(disk_with())
+    store.write_part(SECOND, 0, contents(SECOND)[:50])
+    with pytest.raises(DamagedSnapshot, match=r"\.part: not a whole snapshot"):
+        list(store.part_batches(SECOND))
 
 
 def test_parts_are_dropped_alone_or_with_all_else_that_a_build_has_left() -> None:
