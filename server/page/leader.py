@@ -61,7 +61,9 @@ class LeaderView:
         self._asking: asyncio.Future[None] | None = None
         self._asked_s = -ASK_AGAIN_S
         self._asked: tuple[int, int] | None = None
-        self._response: DescribeQuorumResponse | None = None
+        self._response: (
+            tuple[DescribeQuorumResponsePartition, tuple[DescribeQuorumResponseNode, ...]] | None
+        ) = None
         self._responded_s = 0.0
         self._problem = ""
 
@@ -83,10 +85,10 @@ class LeaderView:
             return LeaderReport(None, (), 0.0, "")
         age_s = self._clock_s() - self._responded_s
         if response is not None and age_s * 1000 < 2 * self._source.fetch_timeout_ms:
-            partition = response.topics[0].partitions[0]
+            partition, nodes = response
             said_by = partition.leader_id, partition.leader_epoch
             if said_by == (leader_id, self._view.leader_epoch):
-                return LeaderReport(partition, response.nodes, age_s, self._problem)
+                return LeaderReport(partition, nodes, age_s, self._problem)
         return LeaderReport(None, (), 0.0, self._problem)
 
     def _begin_if_due(self, leader: tuple[int, int]) -> None:
@@ -117,7 +119,9 @@ class LeaderView:
         partitions = [part for topic in response.topics for part in topic.partitions]
         if len(partitions) != 1:
             return f"the leader describes {len(partitions)} partitions, not one"
-        if partitions[0].error_code:
-            return partitions[0].error_message or f"error {partitions[0].error_code}"
-        self._response, self._responded_s, self._problem = response, self._clock_s(), ""
+        (partition,) = partitions
+        if partition.error_code:
+            return partition.error_message or f"error {partition.error_code}"
+        self._response = partition, response.nodes
+        self._responded_s, self._problem = self._clock_s(), ""
         return ""

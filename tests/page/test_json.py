@@ -32,6 +32,7 @@ from quorumd.wire.messages.describe_quorum import (
     DescribeQuorumResponseCommittedVoter,
     DescribeQuorumResponsePendingChange,
     DescribeQuorumResponseSnapshotCopy,
+    DescribeQuorumResponseTopic,
 )
 from tests.page.sources import FakeLeader, described, replica, source_for
 from tests.support.cluster import FixedView, voter
@@ -225,6 +226,13 @@ def test_what_is_no_answer_is_said_in_words(
     report = look(source_for(FOLLOWER, FakeLeader(says)))
     assert report.partition is None
     assert words in report.problem
+
+
+def test_a_topic_without_partitions_in_the_answer_is_passed_over() -> None:
+    answer = described(replica(2))
+    empty = DescribeQuorumResponseTopic(topic_name="other", partitions=())
+    report = look(source_for(FOLLOWER, FakeLeader(replace(answer, topics=(empty, *answer.topics)))))
+    assert report.partition == answer.topics[0].partitions[0]
 
 
 def test_the_time_is_of_the_clock_of_the_times_that_are_shown() -> None:
