@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -100,7 +101,8 @@ class ClaimsReport:
             # RuntimeError: uvloop's, for a pipe whose other end is gone.
             self._kill()
             why = "it ended" if isinstance(error, EOFError) else repr(error)
-            command = f"echo 0 | {sys.executable} -P -m {_PROGRAM} {self._storage_dir}"
+            words = (sys.executable, "-P", "-m", _PROGRAM, str(self._storage_dir))
+            command = f"echo 0 | {shlex.join(words)}"
             return {"problem": f"the process that reads them has failed ({why}). Try: {command}"}
         return response
 

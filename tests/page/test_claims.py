@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import shlex
 import signal
 import time
 import urllib.request
@@ -167,6 +168,20 @@ def test_one_that_is_killed_is_said_to_have_failed_and_the_next_one_reads(
             await until(report, lambda found: found.get("offset") == 0)
 
     run_with_report(log, work)
+
+
+def test_the_command_to_try_is_one_that_a_shell_understands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "_PROGRAM", "quorumd.cli.no_such_module")
+    directory = tmp_path / "a node's files"
+
+    async def work(report: ClaimsReport) -> None:
+        await until(report, lambda found: "problem" in found)
+        command = str((await report.newest(0))["problem"]).partition("Try: ")[2]
+        assert shlex.split(command)[-1] == str(directory)
+
+    run_with_report(directory, work)
 
 
 def test_one_that_hangs_holds_nobody_up_and_ends_with_the_node(
