@@ -52,6 +52,7 @@ class ControllerRegistration:
         is_named = node.local.id in config.configured_voters.ids
         self._is_due = config.is_kafka_log and config.is_witness and is_named
         self._is_asked = False
+        self._logged_reason = ""
         self._node = node
         self._ask_leader = ask_leader
         self._runtime = runtime
@@ -107,6 +108,11 @@ class ControllerRegistration:
 
     def _failed(self, reason: str) -> None:
         """An active controller takes a moment to be one, and a former one sends others away."""
+        if reason != self._logged_reason:
+            self._logged_reason = reason
+            LOG.info(
+                "the active controller has not registered this node: asking again", reason=reason
+            )
         self._is_asked = False
         self._ask_later()
 

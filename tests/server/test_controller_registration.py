@@ -99,6 +99,19 @@ def test_it_asks_again_until_a_controller_has_taken_it(how: str) -> None:
     assert len(node.asked) == 3
 
 
+def test_why_it_is_not_taken_is_logged_once_for_each_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    node = Registering()
+    with caplog.at_level("INFO"):
+        node.registration.on_role()
+        for reason in ("it does not know version 0", "it does not know version 0", "no response"):
+            node.failed(reason)
+            node.wait()
+    fields = [each.__dict__["quorumd_fields"] for each in caplog.records]
+    assert [each["reason"] for each in fields] == ["it does not know version 0", "no response"]
+
+
 def test_one_that_cannot_promise_what_the_quorum_asks_for_does_not_register_until_it_can() -> None:
     node = Registering()
     node.drift.note_records((), [("metadata.version", 99)])
