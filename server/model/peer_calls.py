@@ -7,6 +7,7 @@ from typing import Protocol
 
 from quorumd.raft.types import Address
 from quorumd.wire.messages.api_versions import ApiVersionsResponse
+from quorumd.wire.schema import Message
 
 
 class PeerListener(Protocol):
@@ -39,6 +40,18 @@ class PeerListener(Protocol):
 
     def elsewhere(self) -> Sequence[Address]:
         """Addresses that are not known as the peer's own, but where it may be; the best first."""
+
+
+class AskLeader(Protocol):
+    """`quorumd.server.peers.outbound.Outbound.ask_leader`."""
+
+    def __call__(
+        self,
+        message: Message,
+        version: int,
+        responded: Callable[[bytes, int], None],
+        failed: Callable[[str], None],
+    ) -> None: ...
 
 
 class StaleRequest(Exception):

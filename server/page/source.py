@@ -5,27 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from quorumd.config.model import Config
 from quorumd.config.tls import ClientAuth
 from quorumd.config.tls_port import HTTP, TlsPort
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView, SnapshotWork
+from quorumd.server.model.peer_calls import AskLeader
 from quorumd.server.partition.partition import Partition
-from quorumd.wire.schema import Message
-
-
-class AskLeader(Protocol):
-    """As `quorumd.server.peers.outbound.Outbound.ask_leader`."""
-
-    def __call__(
-        self,
-        message: Message,
-        version: int,
-        responded: Callable[[bytes, int], None],
-        failed: Callable[[str], None],
-    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ it records that in the metadata log. Voters of the log alone need not register. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
 from quorumd.server.model.kafka_drift import KAFKA_FEATURES, KafkaDrift
 from quorumd.server.model.logs import Logger
+from quorumd.server.model.peer_calls import AskLeader
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.partition.runtime_timer import RuntimeTimer
 from quorumd.storage.meta_properties import random_storage_id
@@ -23,16 +23,12 @@ from quorumd.wire.messages.controller_registration import (
     ControllerRegistrationRequestListener,
     ControllerRegistrationResponse,
 )
-from quorumd.wire.schema import ZERO_UUID, Message
+from quorumd.wire.schema import ZERO_UUID
 
 LOG = Logger("raft")
 VERSION: Final = 0
 PLAINTEXT, SSL = 0, 1
 """Kafka's numbers of security protocols."""
-
-
-Ask = Callable[[Message, int, Callable[[bytes, int], None], Callable[[str], None]], None]
-"""As `quorumd.server.peers.outbound.Outbound.ask_leader`."""
 
 
 class ControllerRegistration:
@@ -41,7 +37,7 @@ class ControllerRegistration:
     def __init__(
         self,
         node: RaftNode,
-        ask_leader: Ask,
+        ask_leader: AskLeader,
         runtime: Runtime,
         drift: KafkaDrift,
         *,

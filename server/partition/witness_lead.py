@@ -12,9 +12,9 @@ from typing import Final
 from quorumd.raft.node import RaftNode
 from quorumd.raft.roles import Role
 from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.peer_calls import AskLeader
 from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import TopicPartition
-from quorumd.server.partition.controller_registration import Ask
 from quorumd.server.partition.runtime_timer import RuntimeTimer
 from quorumd.wire.codec import decode
 from quorumd.wire.messages.describe_quorum import (
@@ -36,7 +36,7 @@ class WitnessLead:
     def __init__(
         self,
         node: RaftNode,
-        ask_leader: Ask,
+        ask_leader: AskLeader,
         runtime: Runtime,
         metrics: Metrics,
         topic: TopicPartition,
