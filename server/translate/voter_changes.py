@@ -30,6 +30,7 @@ from quorumd.server.translate.common import (
     uuid_or_zero,
 )
 from quorumd.wire.codec import decode
+from quorumd.wire.control_records import KRAFT_VERSION_MAX
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.add_raft_voter import (
     AddRaftVoterRequest,
@@ -241,7 +242,7 @@ def change_request(
                 for at in request.endpoints
             ),
             kraft_version_feature=UpdateRaftVoterRequestKRaftVersionFeature(
-                min_supported_version=0, max_supported_version=1
+                min_supported_version=0, max_supported_version=KRAFT_VERSION_MAX
             ),
         )
     if isinstance(request, AddVoter):
