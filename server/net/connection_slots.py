@@ -44,7 +44,18 @@ IDLE_NS: Final = 1_000_000_000
 _ANY: Final = ""
 """Stands for all listeners."""
 
-_REPLICA_ID: Final = re.compile(r"raft-client-(\d{1,10})", re.ASCII)
+_REPLICAS_CLIENT_ID: Final = re.compile(r"raft-client-(\d{1,10})", re.ASCII)
+
+
+def client_id_of(replica_id: int) -> str:
+    """The client id of a replica's requests, as Apache Kafka's replicas have it."""
+    return f"raft-client-{replica_id}"
+
+
+def replica_of(client_id: str) -> int | None:
+    """The replica that has this client id; None if it is none's."""
+    named = _REPLICAS_CLIENT_ID.fullmatch(client_id)
+    return None if named is None else int(named[1])
 
 
 class ConnectionKind(StrEnum):
@@ -252,13 +263,11 @@ class ConnectionSlots(Generic[C]):
         return self._known is not None and self._known.is_voters_ip(connection.ip)
 
     def _pool_for(self, connection: C, client_id: str) -> _Pool:
-        named = _REPLICA_ID.fullmatch(client_id)
-        if named is not None and self._known is not None:
-            replica_id = int(named[1])
-            if self._may_be(connection, replica_id):
-                if self._known.is_voter_or_leader(replica_id):
-                    return _Pool(ConnectionKind.PEER, replica_id)
-                return _OBSERVERS
+        known, replica_id = self._known, replica_of(client_id)
+        if known is not None and replica_id is not None and self._may_be(connection, replica_id):
+            if known.is_voter_or_leader(replica_id):
+                return _Pool(ConnectionKind.PEER, replica_id)
+            return _OBSERVERS
         if client_id == OPERATOR_ID and connection.is_local:
             return _OPERATORS
         return _CLIENTS

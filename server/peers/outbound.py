@@ -35,6 +35,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.peer_calls import CallbackCall, StaleRequest
 from quorumd.server.model.runtime import PeerChannel, Runtime
 from quorumd.server.model.topic import TopicPartition
+from quorumd.server.net.connection_slots import client_id_of
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.server.peers.client_changes import ClientChanges
 from quorumd.server.peers.fetch_call import FETCH, FETCH_VERSION_MAX, FetchCall, Fetching
@@ -141,7 +142,7 @@ class Outbound(Fetching):
             node, settings.listener, settings.bootstrap_servers, self.on_peer_connected
         )
         self.links = PeerLinks()
-        self._client_id = f"raft-client-{node.local.id}"
+        self._client_id = client_id_of(node.local.id)
         self._fetch_frames = FetchRequestFrames(
             topic, self._client_id, node.local, settings.fetch_wait_ms
         )

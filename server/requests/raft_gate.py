@@ -6,7 +6,6 @@ Apache Kafka process. Neither the client id of a header nor the name of a client
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Final
 
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.node_rights import NodeRights, shown
+from quorumd.server.net.connection_slots import replica_of
 from quorumd.server.net.inbound_request import InboundRequest
 from quorumd.wire.codec import decode
 from quorumd.wire.fast.fetch_request import FastFetch
@@ -30,7 +30,6 @@ from quorumd.wire.registry import APIS
 REMEMBERED_S: Final = 60.0
 """Time for which a refusal is shown: a node tries again in much less."""
 REMEMBERED_MAX: Final = 16
-_REPLICA_ID: Final = re.compile(r"raft-client-([0-9]{1,10})")
 
 SpeakersOf = Callable[[InboundRequest], Iterable[int]]
 
@@ -74,8 +73,8 @@ def _sending_node(request: InboundRequest) -> Iterable[int]:
     A node does both under its own client id, which every client could write.
     """
     header, _ = decode_request_header(request.frame)
-    named = _REPLICA_ID.fullmatch(header.client_id)
-    return () if named is None else [int(named[1])]
+    replica_id = replica_of(header.client_id)
+    return () if replica_id is None else [replica_id]
 
 
 SPEAKERS: Final[Mapping[int, SpeakersOf | None]] = MappingProxyType(
