@@ -41,8 +41,8 @@ class PendingQuorumChange:
     """A requested change of the voters or of the leader that is not complete.
 
     `kind` is "add", "remove", "reassign" or "transfer"; `key` is the replica that is added, removed or
-    becomes leader, id -1 for none. The leader received the request `waiting_ms` ago; `waits_for` names the
-    condition that is not met yet.
+    becomes leader, id -1 for none. The leader received the request `waiting_ms` ago, -1 for a reassignment,
+    which goes on without one; `waits_for` names the condition that is not met yet.
     """
 
     kind: str

@@ -27,12 +27,13 @@ class ReplicaStatus(NamedTuple):
 
 
 class PendingChange(NamedTuple):
-    """A change of voters or leader that waits; `key` is None where it is about more than one replica."""
+    """A change of voters or leader that waits; `key` is None where it is about several replicas, or any."""
 
     kind: str
     """add, remove, reassign or transfer."""
     key: ReplicaKey | None
     waiting_ms: int
+    """-1 for a reassignment: it goes on without a request."""
     waits_for: str
 
 

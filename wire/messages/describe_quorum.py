@@ -51,8 +51,9 @@ class DescribeQuorumResponseCommittedVoter(Struct):
 class DescribeQuorumResponsePendingChange(Struct):
     """A voter change that was requested and is not committed yet.
 
-    `kind` is "add", "remove", "reassign" or "transfer"; the replica is the one that it is about.
-    It was asked for `waiting_ms` ago; `waits_for` says to people what has to come first.
+    `kind` is "add", "remove", "reassign" or "transfer"; the replica is the one that it is about, -1 if it is
+    about several, or any. It was asked for `waiting_ms` ago, -1 for a reassignment; `waits_for` says to
+    people what has to come first.
     """
 
     kind: str = field(STRING)
