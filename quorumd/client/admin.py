@@ -265,7 +265,10 @@ class QuorumAdmin(BaseClient):
         await self._changes.make(change, self._deadline(timeout_ms), on_progress)
 
     async def cancel_reassignment(self, *, timeout_ms: int | None = None) -> QuorumDescription:
-        """Ends the reassignment in progress. Returns the quorum with the voters that remain."""
+        """Ends the reassignment in progress. Returns the quorum with the voters that remain.
+
+        Raises QuorumUnavailable also if it is ended, and nobody says in time which ones these are.
+        """
         deadline = self._deadline(timeout_ms)
         goal = "cancel the reassignment"
         quorum = await self._changes.describe(deadline)
@@ -273,7 +276,7 @@ class QuorumAdmin(BaseClient):
             raise ChangeRefused(goal, "none is under way")
         change = ReassignmentChange(goal=goal, target=None)
         await self._changes.make(change, deadline)
-        return await self.describe()
+        return await self._changes.describe(Deadline(max(deadline.remaining_ms(), _LAST_TRY_MS)))
 
     async def reassignment(self) -> Reassignment | None:
         """The reassignment in progress, None if there is none."""

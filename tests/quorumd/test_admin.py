@@ -184,6 +184,27 @@ def test_a_wait_for_a_reassignment_keeps_its_limit_while_nobody_can_be_reached()
     asyncio.run(run())
 
 
+def test_the_end_of_a_reassignment_keeps_its_limit_where_the_leader_falls_silent_then() -> None:
+    async def run() -> None:
+        async with FakeQuorum() as quorum, QuorumAdmin(quorum.addresses) as admin:
+            fake = FakeVoters(quorum)
+            fake.target = (1, 2)
+            describe = quorum.handlers[DescribeQuorumRequest]
+
+            async def describe_before(node_id: int, request: Message) -> Message:
+                if fake.asked:
+                    await asyncio.sleep(60)
+                return await describe(node_id, request)
+
+            quorum.handlers[DescribeQuorumRequest] = describe_before
+            async with asyncio.timeout(5):
+                with pytest.raises(QuorumUnavailable):
+                    await admin.cancel_reassignment(timeout_ms=1_000)
+            assert fake.target is None
+
+    asyncio.run(run())
+
+
 def test_a_refusal_is_told_although_the_quorum_falls_silent_before_the_timeout() -> None:
     async def run() -> None:
         async with FakeQuorum() as quorum, QuorumAdmin(quorum.addresses) as admin:
