@@ -54,8 +54,8 @@ class Connector:
     async def connect(self, address: Address, timeout_s: float) -> ClientConnection:
         """A negotiated connection.
 
-        Raises ConnectionFailed with the reason in words, and CertificateProblem if this client's own keys
-        or certificates cannot be used.
+        Raises ConnectionFailed with the reason in words, RequestRefused if the server agrees on no versions,
+        CertificateProblem if this client's own keys or certificates cannot be used.
         """
         try:
             protocol = await self._protocol(address)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quorumd.client.client import QuorumClient
 from quorumd.client.connector import Connector
 from quorumd.client.description import ReplicaState
-from quorumd.client.errors import ConnectionFailed, NotSupported
+from quorumd.client.errors import QuorumError
 from quorumd.raft.types import Address
 from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest, TakeSnapshotResponse
 
@@ -49,7 +49,7 @@ async def _take(connector: Connector, voter: ReplicaState, timeout_ms: int) -> T
         address = Address(endpoint.host, endpoint.port)
         try:
             response = await _taken_at(connector, address, timeout_ms)
-        except (ConnectionFailed, NotSupported) as error:
+        except QuorumError as error:
             reasons.append(f"{address}: {error}" if reasons else str(error))
             continue
         return TakenSnapshot(
@@ -67,7 +67,7 @@ async def _take(connector: Connector, voter: ReplicaState, timeout_ms: int) -> T
 async def _taken_at(
     connector: Connector, address: Address, timeout_ms: int
 ) -> TakeSnapshotResponse:
-    """Raises ConnectionFailed, NotSupported."""
+    """Raises ConnectionFailed, NotSupported, RequestRefused."""
     connection = await connector.connect(address, min(CONNECT_TIMEOUT_S, timeout_ms / 1000))
     try:
         return await connection.request(
