@@ -131,6 +131,7 @@ def test_an_option_that_is_like_no_other_is_refused_with_all_names() -> None:
         ({**SERVERS, "maxOffsetsPerTrigger": "0"}, "expected a number from 1"),
         ({**SERVERS, "failOnDataLoss": "yes"}, "expected true or false"),
         ({**SERVERS, "timeoutMs": "1s"}, "expected a whole number"),
+        ({**SERVERS, "timeoutMs": "2147483648"}, "expected a number from 1 to 2147483647"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_name(given: dict[str, str], said: str) -> None:

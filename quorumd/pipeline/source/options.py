@@ -61,6 +61,7 @@ _OF_KAFKA_ALONE: Final = frozenset(
 )
 """Keys of Java's TLS: they mean nothing here, and forbid nothing."""
 _BY_LOWER_CASE = {name.lower(): name for name in NAMES}
+_INT32_MAX = (1 << 31) - 1
 _TIMESTAMP_MAX = (1 << 63) - 1
 
 T = TypeVar("T")
@@ -114,12 +115,12 @@ def parse_options(given: Mapping[str, str]) -> Options:
             "the data source needs bootstrap.servers (host:port,...) to read a live quorum, or a path to "
             f"read files: {both}"
         )
-    replica = _value(values, "replica", _to_int(0, (1 << 31) - 1))
+    replica = _value(values, "replica", _to_int(0, _INT32_MAX))
     if replica is not None and servers:
         raise BadOption(
             "replica chooses one of several directories; a live quorum is read from its leader"
         )
-    timeout_ms = _value(values, "timeoutMs", _to_int(1, 1 << 31))
+    timeout_ms = _value(values, "timeoutMs", _to_int(1, _INT32_MAX))
     return Options(
         servers=servers,
         paths=paths,
