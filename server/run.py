@@ -100,4 +100,6 @@ async def _serve(config: Config, logs: BackgroundHandler) -> None:
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     fs = RealFileSystem()
     directory = open_directory(fs, config.storage_dir, node_id=config.node_id)
-    await Node(config, fs, directory, exit_at_once).run()
+    node = Node(config, fs, directory, exit_at_once)
+    logs.on_drop = node.metrics.count_dropped_line
+    await node.run()

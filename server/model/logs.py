@@ -168,9 +168,10 @@ class BackgroundHandler(QueueHandler):
 
     queue: queue.Queue[str]
 
-    def __init__(self, stream: TextIO, on_drop: Callable[[], None] | None = None) -> None:
+    def __init__(self, stream: TextIO) -> None:
         super().__init__(queue.Queue(BACKLOG_MAX))
-        self._on_drop = on_drop
+        self.on_drop: Callable[[], None] | None = None
+        """Called for each line that is dropped, on the thread that logs it; never twice at the same time."""
         self._dropped = 0
         self._writer = _LineWriter(self.queue, stream, self.take_dropped)
         self._writer.start()
@@ -183,8 +184,8 @@ class BackgroundHandler(QueueHandler):
             self.queue.put_nowait(line)
         except queue.Full:
             self._dropped += 1
-            if self._on_drop is not None:
-                self._on_drop()
+            if self.on_drop is not None:
+                self.on_drop()
 
     def take_dropped(self) -> int:
         """Number of lines that were dropped since the last call."""
@@ -227,18 +228,13 @@ class _LineWriter(QueueListener):
             self._stream.flush()
 
 
-def configure(
-    stream: TextIO,
-    environ: Mapping[str, str] = os.environ,
-    on_drop: Callable[[], None] | None = None,
-) -> BackgroundHandler:
+def configure(stream: TextIO, environ: Mapping[str, str] = os.environ) -> BackgroundHandler:
     """Send the lines of all areas to `stream`. Raises LevelError.
 
     Call `flush_within` on the result before a process ends itself by `os._exit`, `close` otherwise.
-    `on_drop` is called on the logging thread for each line that is dropped.
     """
     level = level_from(environ)
-    handler = BackgroundHandler(stream, on_drop)
+    handler = BackgroundHandler(stream)
     handler.setFormatter(LineFormatter())
     root = logging.getLogger(ROOT)
     for old in root.handlers[:]:

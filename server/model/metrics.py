@@ -178,6 +178,10 @@ class Metrics:
         count_label(self.unknown, what)
         return is_news and what in self.unknown
 
+    def count_dropped_line(self) -> None:
+        """A line of the log was not written: it is read too slowly. For any thread, for one at a time."""
+        self.log_lines_dropped += 1
+
     def count_election(self, outcome: str) -> None:
         """A campaign of this node has ended."""
         count_label(self.elections, outcome)

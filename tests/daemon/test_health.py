@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -428,3 +430,38 @@ def test_a_voter_that_is_away_for_long_is_asked_ever_less(quorum: Cluster) -> No
         assert tries <= 10
         quorum.start(away)
         quorum.wait_ready(away)
+
+
+HARDLY_READ = """
+import sys
+from pathlib import Path
+from quorumd.config.load import load
+from quorumd.server.model import logs
+from quorumd.server.run import run_node
+
+logs.BACKLOG_MAX = 1
+raise SystemExit(run_node(load(Path(sys.argv[1]), {})))
+"""
+
+
+def test_log_lines_that_nobody_reads_are_dropped_and_counted(folder: Path) -> None:
+    cluster = Cluster(folder, size=1)
+    cluster.format()
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(writing, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writing, bytes(4096))
+        os.set_blocking(writing, True)
+        node = [sys.executable, "-c", HARDLY_READ, str(cluster.config_path(1))]
+        with subprocess.Popen(node, stderr=writing) as process:
+            try:
+                cluster.wait_for(lambda: cluster.is_ready(1) or None, "the node is ready")
+                ((_, dropped),) = metrics(cluster, 1)["quorumd_log_lines_dropped_total"]
+            finally:
+                process.kill()
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert dropped > 0

@@ -136,7 +136,8 @@ def test_a_reader_who_does_not_read_holds_nobody_up() -> None:
     reading, writing = os.pipe()
     dropped = []
     with open(writing, "w") as stream:
-        handler = configure(stream, {}, on_drop=lambda: dropped.append(1))
+        handler = configure(stream, {})
+        handler.on_drop = lambda: dropped.append(1)
         logger = Logger("raft")
         # 64 KiB fit into the pipe; the thread takes one helping and then waits for the reader.
         for n in range(BACKLOG_MAX * 3):
