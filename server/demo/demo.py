@@ -165,7 +165,6 @@ class Demo:
                 log_end=int(status["log_end_offset"]),
                 high_watermark=int(status["high_watermark"]),
                 lag=lag_of(leader, files.node_id, status.get("storage_id")),
-                is_ready=bool(status["ready"]),
             )
         if node.exit_code is not None:
             role = f"exited {node.exit_code}"

@@ -44,7 +44,6 @@ class NodeState:
     log_end: int | None = None
     high_watermark: int | None = None
     lag: int | None = None
-    is_ready: bool = False
 
     def cells(self) -> tuple[str, ...]:
         """The columns of the table as text."""
