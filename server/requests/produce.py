@@ -353,6 +353,7 @@ class ProduceHandler:
             )
             return False
         if isinstance(verdict, Duplicate):
+            self._metrics.duplicate_batches += 1
             batch.base_offset = verdict.base_offset
             batch.let_go()
             now, end_offset = self._runtime.monotonic_s(), verdict.last_offset + 1

@@ -180,6 +180,7 @@ def test_a_producer_id_is_one_from_0_on(at: ProduceBench, producer_id: int) -> N
         at.append(produce(batch()))
     assert at.partition.log_end_offset == 15, "without a producer nothing is a duplicate"
     assert len(at.producers) == 1
+    assert at.metrics.duplicate_batches == 1
 
 
 def test_a_duplicate_is_answered_behind_its_original_and_before_what_follows(
