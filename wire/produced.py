@@ -55,7 +55,6 @@ def check_produced(
     produce_version: int,
     max_batch_bytes: int,
     now_ms: int,
-    max_ahead_ms: int = MAX_AHEAD_MS,
     keys: list[bytes | None] | None = None,
 ) -> tuple[Checked, Iterator[None] | None]:
     """The one batch in `data`, a Produce request's records, and the steps to check its records.
@@ -122,11 +121,11 @@ def check_produced(
             ErrorCode.INVALID_RECORD,
             f"Producer id {producer_id} comes with the sequence {base_sequence}.",
         )
-    latest_ms = now_ms + max_ahead_ms
+    latest_ms = now_ms + MAX_AHEAD_MS
     if max_timestamp > latest_ms:
         raise _refused(
             ErrorCode.INVALID_TIMESTAMP,
-            f"The batch's timestamps are more than {max_ahead_ms} ms ahead of the server's clock.",
+            f"The batch's timestamps are more than {MAX_AHEAD_MS} ms ahead of the server's clock.",
         )
     if attributes:
         codec = attributes & CODEC_MASK
@@ -162,13 +161,13 @@ def check_produced(
         if keys is not None:
             keys.append(plain_record_key(data, BATCH_OVERHEAD))
         return checked, None
-    deltas = timestamp_deltas(base_timestamp, now_ms, max_ahead_ms)
+    deltas = timestamp_deltas(base_timestamp, now_ms)
     return checked, check_records(data, BATCH_OVERHEAD, record_count, deltas, keys)
 
 
-def timestamp_deltas(base_ms: int, now_ms: int, max_ahead_ms: int = MAX_AHEAD_MS) -> range:
+def timestamp_deltas(base_ms: int, now_ms: int) -> range:
     """Valid differences in ms of records' timestamps from the base timestamp of their batch."""
-    return range(now_ms - _MAX_BEHIND_MS - base_ms, now_ms + max_ahead_ms - base_ms + 1)
+    return range(now_ms - _MAX_BEHIND_MS - base_ms, now_ms + MAX_AHEAD_MS - base_ms + 1)
 
 
 def _refused(error: ErrorCode, message: str) -> RefusedBatch:
