@@ -13,7 +13,6 @@ from quorumd.storage.errors import StorageError, from_os_error
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.wire.batch_header import read_header
 from quorumd.wire.errors import CorruptBatch
-from quorumd.wire.metadata_topic import PARTITION, TOPIC
 
 
 class FileChanged(StorageError):
@@ -49,9 +48,6 @@ def read_rows(
     file_range: FileRange,
     start_offset: int,
     end_offset: int,
-    *,
-    topic: str = TOPIC,
-    partition: int = PARTITION,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range, as `parse` gives them.
 
@@ -60,15 +56,7 @@ def read_rows(
     data = read_bytes(file_range)
     _check_first(file_range, data)
     try:
-        yield from parse(
-            table,
-            data,
-            start_offset,
-            end_offset,
-            file_range.origin,
-            topic=topic,
-            partition=partition,
-        )
+        yield from parse(table, data, start_offset, end_offset, file_range.origin)
     except DamagedBatch:
         if read_bytes(file_range) != data:
             path = Path(str(file_range.origin.file))

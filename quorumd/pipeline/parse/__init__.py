@@ -34,7 +34,6 @@ from quorumd.pipeline.parse.tables import (
     control_table_rows,
     record_rows,
 )
-from quorumd.wire.metadata_topic import PARTITION, TOPIC
 
 __all__ = ["ChunkOrigin", "DamagedBatch", "parse"]
 
@@ -46,8 +45,6 @@ def parse(
     end_offset: int,
     origin: ChunkOrigin,
     *,
-    topic: str = TOPIC,
-    partition: int = PARTITION,
     crc_is_checked: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Rows of `table` with start_offset <= offset < end_offset, in the chunk's order.
@@ -85,7 +82,7 @@ def parse(
         if table == "control":
             yield control_table_rows(records, origin)
         else:
-            yield record_rows(records, origin, topic, partition)
+            yield record_rows(records, origin)
         if table == "log_records":
             is_empty &= ~np.isin(batches.field("base_offset"), records.of_batch("base_offset"))
     if table == "log_records" and origin.snapshot_end is None and is_empty.any():

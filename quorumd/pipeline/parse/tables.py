@@ -21,6 +21,7 @@ from quorumd.pipeline.parse.origin import ChunkOrigin
 from quorumd.pipeline.parse.rows import ParsedRecords
 from quorumd.pipeline.schemas import BATCHES, CONTROL, RECORDS
 from quorumd.wire.compression import CompressionType
+from quorumd.wire.metadata_topic import PARTITION, TOPIC
 
 _INT32 = pa.int32()
 _INT64 = pa.int64()
@@ -32,9 +33,7 @@ _CODECS: Final = [
 ]
 
 
-def record_rows(
-    records: ParsedRecords, origin: ChunkOrigin, topic: str, partition: int
-) -> pa.RecordBatch:
+def record_rows(records: ParsedRecords, origin: ChunkOrigin) -> pa.RecordBatch:
     """RECORDS. Raises DamagedBatch for a control record without a type."""
     count = len(records)
     fields = records.fields
@@ -42,8 +41,8 @@ def record_rows(
     columns = [
         binary_column(records.buffer, fields.keys),
         binary_column(records.buffer, fields.values),
-        same_column(topic, _TEXT, count),
-        same_column(partition, _INT32, count),
+        same_column(TOPIC, _TEXT, count),
+        same_column(PARTITION, _INT32, count),
         number_column(records.offsets, _INT64),
         time_column(records.timestamps_ms),
         number_column(records.batches.is_append_time[records.batch], _INT32),
