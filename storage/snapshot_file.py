@@ -413,13 +413,8 @@ def check_cluster(facts: SnapshotFacts, cluster_id: str | None, path: Path) -> N
         )
 
 
-def verify_snapshot(
-    fs: FileSystem,
-    path: Path,
-    snapshot_id: SnapshotId,
-    on_bytes: Callable[[int], object] = lambda position: None,
-) -> SnapshotFacts:
-    """Reads all of a snapshot; `on_bytes` gets, now and then, how many bytes were found good.
+def verify_snapshot(fs: FileSystem, path: Path, snapshot_id: SnapshotId) -> SnapshotFacts:
+    """Reads all of a snapshot.
 
     Everything is checked: that batches are whole, their CRCs, offsets and epoch, that records are
     well formed and keys ascend (Kafka's have none), header first, footer last, and nothing behind it.
@@ -428,7 +423,7 @@ def verify_snapshot(
     steps = verifying(fs, path, snapshot_id)
     while True:
         try:
-            on_bytes(next(steps))
+            next(steps)
         except StopIteration as done:
             facts: SnapshotFacts = done.value
             return facts

@@ -97,14 +97,10 @@ class SnapshotStore:
         self._check_known(snapshot_id)
         return read_facts(self._fs, self.path(snapshot_id), snapshot_id)
 
-    def verify(
-        self,
-        snapshot_id: SnapshotId,
-        on_bytes: Callable[[int], object] = lambda position: None,
-    ) -> SnapshotFacts:
-        """Reads and checks all of it; `on_bytes` as for `verify_snapshot`. Raises as `facts`."""
+    def verify(self, snapshot_id: SnapshotId) -> SnapshotFacts:
+        """Reads and checks all of it. Raises as `facts`."""
         self._check_known(snapshot_id)
-        return verify_snapshot(self._fs, self.path(snapshot_id), snapshot_id, on_bytes)
+        return verify_snapshot(self._fs, self.path(snapshot_id), snapshot_id)
 
     def verifying(self, snapshot_id: SnapshotId) -> Iterator[int]:
         """The same in steps of a batch each; every one gives how many bytes were found good."""
@@ -179,22 +175,15 @@ class SnapshotStore:
         """The facts of a part that is whole, without its records. Raises DamagedSnapshot."""
         return read_facts(self._fs, self._part(snapshot_id), snapshot_id)
 
-    def verify_part(
-        self,
-        snapshot_id: SnapshotId,
-        on_bytes: Callable[[int], object] = lambda position: None,
-    ) -> SnapshotFacts:
-        """Reads and checks all of a part; `on_bytes` gets the position, as by `verify_snapshot`.
-
-        Raises DamagedSnapshot, SnapshotNotFound.
-        """
+    def verify_part(self, snapshot_id: SnapshotId) -> SnapshotFacts:
+        """Reads and checks all of a part. Raises DamagedSnapshot, SnapshotNotFound."""
         part = self._part(snapshot_id)
         try:
             if not self._fs.exists(part):
                 raise SnapshotNotFound(snapshot_id)
         except OSError as error:
             raise from_os_error(error, part, "reading the snapshot") from error
-        return verify_snapshot(self._fs, part, snapshot_id, on_bytes)
+        return verify_snapshot(self._fs, part, snapshot_id)
 
     def part_batches(self, snapshot_id: SnapshotId) -> Iterator[bytes]:
         """Each batch of a part that was verified.

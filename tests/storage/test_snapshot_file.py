@@ -12,7 +12,13 @@ from quorumd.raft.types import SnapshotId
 from quorumd.storage import snapshot_file
 from quorumd.storage.errors import DamagedSnapshot, DiskFailed, DiskFull
 from quorumd.storage.layout import snapshot_path
-from quorumd.storage.snapshot_file import SnapshotFacts, SnapshotWriter, read_facts, verify_snapshot
+from quorumd.storage.snapshot_file import (
+    SnapshotFacts,
+    SnapshotWriter,
+    read_facts,
+    verify_snapshot,
+    verifying,
+)
 from quorumd.wire.control_records import (
     ControlRecord,
     KRaftVersion,
@@ -125,8 +131,8 @@ def test_what_is_written_is_whole_and_says_the_same_again() -> None:
     fs = empty_disk()
     write(fs)
     size = len(fs.contents(PATH))
-    told: list[int] = []
-    facts = verify_snapshot(fs, PATH, ID, told.append)
+    told = list(verifying(fs, PATH, ID))
+    facts = verify_snapshot(fs, PATH, ID)
     assert facts == read_facts(fs, PATH, ID)
     assert facts == SnapshotFacts(
         id=ID,
