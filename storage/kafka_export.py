@@ -8,7 +8,7 @@ and what follows from it: docs/kafka.md. Source of the layout: Apache Kafka 4.3,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -299,13 +299,7 @@ class _Walk:
             )
 
 
-def write_export(
-    export: KafkaExport,
-    target: Path,
-    on_bytes: Callable[[int], object] = lambda step_bytes: None,
-    *,
-    fs: FileSystem | None = None,
-) -> None:
+def write_export(export: KafkaExport, target: Path, *, fs: FileSystem | None = None) -> None:
     """Makes the directory, durably; meta.properties last, without which no controller starts.
 
     Raises ExportRefused if something is there already, DiskFull or another StorageError.
@@ -325,9 +319,9 @@ def write_export(
         raise from_os_error(error, target, "making the directory") from error
     for file in find_files(export.source, fs):
         if file.snapshot_id is None:
-            _copy(fs, file, log_directory / file.path.name, export.end_offset, on_bytes)
+            _copy(fs, file, log_directory / file.path.name, export.end_offset)
         elif file.snapshot_id in export.snapshots:
-            _copy(fs, file, log_directory / file.path.name, None, on_bytes)
+            _copy(fs, file, log_directory / file.path.name, None)
     state = {
         "leaderId": -1,
         "leaderEpoch": export.leader_epoch,
@@ -352,13 +346,7 @@ def write_export(
         replace_file(fs, path, data)
 
 
-def _copy(
-    fs: FileSystem,
-    source: LogFile,
-    target: Path,
-    end_offset: int | None,
-    on_bytes: Callable[[int], object],
-) -> None:
+def _copy(fs: FileSystem, source: LogFile, target: Path, end_offset: int | None) -> None:
     """Batch by batch, up to an offset if there is one; a file that would hold none is left out."""
     held: list[bytes] = []
     held_bytes = written = 0
@@ -372,12 +360,10 @@ def _copy(
             if held_bytes >= _STEP_BYTES:
                 handle = handle if handle >= 0 else fs.open(target, writable=True, create=True)
                 write_all(fs, handle, held, written)
-                on_bytes(held_bytes)
                 written, held_bytes, held = written + held_bytes, 0, []
         if held:
             handle = handle if handle >= 0 else fs.open(target, writable=True, create=True)
             write_all(fs, handle, held, written)
-            on_bytes(held_bytes)
         if handle >= 0:
             fs.fsync(handle)
     except OSError as error:

@@ -293,13 +293,13 @@ def test_a_long_segment_is_copied_piece_by_piece(
 ) -> None:
     source = observed(tmp_path)
     plan = plan_export(source, 1, keep_tail=True)
-    written: list[int] = []
+    fs = Pieces()
     monkeypatch.setattr("quorumd.storage.kafka_export._STEP_BYTES", 1)
-    write_export(plan, tmp_path / "controller", written.append)
+    write_export(plan, tmp_path / "controller", fs=fs)
     copied = partition_directory(tmp_path / "controller")
     first, last = (log_path(copied, at).read_bytes() for at in (0, 3))
     assert last == batch(3, 2, 2) + batch(5, 4) + batch(6, 4)
-    assert (len(written), sum(written)) == (5, len(first) + len(last))
+    assert (len(fs.sizes), sum(fs.sizes)) == (5, len(first) + len(last))
 
 
 def test_a_segment_that_would_hold_nothing_is_left_out(tmp_path: Path) -> None:
@@ -446,6 +446,19 @@ class Syncs(RealFileSystem):
     def fsync(self, handle: int) -> None:
         super().fsync(handle)
         self.is_synced[self._names[handle]] = True
+
+
+class Pieces(Syncs):
+    """Remembers the size of each write to a segment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def pwritev(self, handle: int, buffers: Sequence[Buffer], at: int) -> int:
+        if self._names[handle].endswith(".log"):
+            self.sizes.append(sum(map(len, buffers)))
+        return super().pwritev(handle, buffers, at)
 
 
 @pytest.mark.pure
