@@ -49,6 +49,10 @@ _OF_TIME: Final = {
     HandshakeOutcome.EXPIRED: "have it issued anew",
     HandshakeOutcome.NOT_YET_VALID: "set the clock of this host, or of the CA that issued it, or wait",
 }
+_OF_TRUSTED_TIME: Final = {
+    HandshakeOutcome.EXPIRED: "remove it",
+    HandshakeOutcome.NOT_YET_VALID: "set the clock of this host, or wait",
+}
 
 
 def problems_of(
@@ -108,8 +112,8 @@ def warnings_of(tls: TlsConfig, material: Material | None = None) -> list[KeyPro
         return found
     for root in held.roots:
         if problem := validity_problem(root):
-            text = f"{trust_place(tls)} holds {described(root)}, which {problem[1]}: remove it"
-            found.append((TRUSTSTORE, text))
+            text = f"{trust_place(tls)} holds {described(root)}, which {problem[1]}"
+            found.append((TRUSTSTORE, f"{text}: {_OF_TRUSTED_TIME[problem[0]]}"))
     return found
 
 

@@ -115,6 +115,18 @@ def test_unreadable_stores_are_told_with_their_keys(tmp_path: Path) -> None:
 def test_not_yet_valid_and_a_ca_that_expired(tmp_path: Path) -> None:
     early = configured(tmp_path, CA.issue("node", HOSTS, begin=now() + 2 * DAY), CA)
     assert "is not valid yet" in only(problems(early), "ssl.keystore.location")
+    ended = Authority("ended", times=(OLD, now() - DAY))
+    text = only(warnings_of(configured(tmp_path, NODE, CA, ended)), "ssl.truststore.location")
+    assert text.endswith(" holds CN=ended, issued by CN=ended, which expired 24 h ago: remove it")
+
+
+def test_a_ca_that_is_not_valid_yet_stays_where_it_is(tmp_path: Path) -> None:
+    """Mostly the clock of the host is behind, and then this is the CA of the whole quorum."""
+    begin = now() + 3 * DAY
+    early = Authority("early", times=(begin, begin + DAY))
+    text = only(warnings_of(configured(tmp_path, NODE, CA, early)), "ssl.truststore.location")
+    assert f"is not valid yet: its time begins in 2 days, on {begin:%Y-%m-%d %H:%M} UTC" in text
+    assert text.endswith("UTC: set the clock of this host, or wait")
 
 
 @pytest.mark.parametrize(

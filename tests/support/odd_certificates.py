@@ -99,13 +99,15 @@ class Authority:
         above: Authority | None = None,
         key: Key | None = None,
         is_ca: bool = True,
+        times: tuple[datetime.datetime, datetime.datetime] | None = None,
     ) -> None:
         self.above = above
         self.key = key or ec_key()
         self.name = name_of(name)
         signer = above or self
+        begin, end = times or (now() - DAY, now() + 300 * DAY)
         self.certificate = (
-            _builder(self.name, signer, self.key, now() - DAY, now() + 300 * DAY)
+            _builder(self.name, signer, self.key, begin, end)
             .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
             .add_extension(_usage(is_ca=True), critical=True)
             .sign(signer.key, hashes.SHA256())
