@@ -114,6 +114,12 @@ def test_the_unit_does_not_restart_what_a_restart_cannot_heal() -> None:
     assert {int(code) for code in settings["RestartPreventExitStatus"][0].split()} == codes
 
 
+def test_the_unit_waits_for_the_time_of_day() -> None:
+    """With TLS a node whose clock is behind ends with code 2, which is not repeated when the clock is set."""
+    (line,) = (line for line in UNIT.read_text().splitlines() if line.startswith("After="))
+    assert "time-sync.target" in line.partition("=")[2].split()
+
+
 def test_the_unit_leaves_time_to_hand_over_and_files_for_every_connection() -> None:
     settings = service()
     for path in HOSTS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from quorumd.wire.records import Record, build_batch
 from tests.deploy.files import (
     Query,
     panel_queries,
@@ -56,8 +58,10 @@ def quorum(tmp_path_factory: pytest.TempPathFactory, prometheus: Programs) -> It
         server.wait_for(lambda: len(server.query("up == 1")) == 4, "four nodes to be scraped")
         with Load(cluster) as load:
             load.wait_progress()
-            have_a_batch_refused(cluster)
-            server.wait_for(lambda: server.query("quorumd_refused_batches_total"), "a refusal")
+            have_batches_refused(cluster)
+            for error in ("CORRUPT_MESSAGE", "INVALID_TIMESTAMP"):
+                refused = f'quorumd_refused_batches_total{{error="{error}"}}'
+                server.wait_for(lambda refused=refused: server.query(refused), refused)
             old = cluster.wait_leader()
             cluster.kill(old)
             cluster.wait_leader(other_than=old)
@@ -76,9 +80,13 @@ def quorum(tmp_path_factory: pytest.TempPathFactory, prometheus: Programs) -> It
         yield Watched(cluster, server)
 
 
-def have_a_batch_refused(cluster: Cluster) -> None:
+def have_batches_refused(cluster: Cluster) -> None:
+    """Bytes that are none, and one whose records are two hours ahead of the leader's clock."""
+    ahead_ms = int((time.time() + 7200) * 1000)
+    ahead = build_batch([Record(value=b"ahead", timestamp=ahead_ms)])
     with RawClient(cluster.port(cluster.wait_leader())) as client:
-        assert produce(client, produce_of(b"this is no batch of records" * 4)).error_code
+        for batch in (b"this is no batch of records" * 4, ahead):
+            assert produce(client, produce_of(batch)).error_code
 
 
 def test_the_three_voters_are_scraped_and_say_the_same(quorum: Watched) -> None:
