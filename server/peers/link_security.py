@@ -65,7 +65,9 @@ class _Watch:
             if not rights.is_node(principal):
                 raise NotThisPeer(principal, ", which is no node")
         elif not rights.may_speak_for(principal, self.peer_id):
-            raise NotThisPeer(principal)
+            key, permitted = rights.rule_for(self.peer_id)
+            rule = f". By {key} node {self.peer_id} is {permitted}" if permitted else ""
+            raise NotThisPeer(principal, rule)
         self.security.streams.add(stream)
 
     def on_failed(self, stream: TlsStream, problem: CertificateProblem) -> None:

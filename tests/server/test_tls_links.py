@@ -174,7 +174,8 @@ def test_the_certificate_of_another_node_is_not_the_peers(
         await says_nothing(peers, at, owner)
         address, error = owner.unreachable[0]
         assert (address, type(error)) == (at[0], NotThisPeer)
-        assert str(error) == "its certificate is for CN=quorumd-3"
+        rule = "By quorum.node.principals node 2 is User:CN=quorumd-2"
+        assert str(error) == f"its certificate is for CN=quorumd-3. {rule}"
 
     there = listening(authority, authority.store("quorumd-3"))
     with_peers(secure(authority, handshakes), [there], work)
