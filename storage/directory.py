@@ -281,7 +281,8 @@ def _not_formatted(fs: FileSystem, storage_dir: Path) -> StorageError:
     return NotFormatted(
         "the directory is not formatted: there is no meta.properties",
         path=storage_dir,
-        remedy="Run `quorumd format --config FILE`, or correct storage.dir",
+        remedy="If its disk is not mounted, mount it. Otherwise run `quorumd format --config FILE`, or "
+        "correct storage.dir",
     )
 
 

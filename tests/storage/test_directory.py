@@ -143,6 +143,14 @@ def test_an_unformatted_directory_names_the_command() -> None:
         open_directory(FaultyFileSystem(), ROOT, node_id=1)
 
 
+def test_an_empty_directory_may_be_where_a_disk_is_to_be_mounted() -> None:
+    """A node that is formatted there is another replica, on another disk."""
+    fs = FaultyFileSystem()
+    fs.mkdir(ROOT)
+    with pytest.raises(NotFormatted, match="If its disk is not mounted, mount it"):
+        open_directory(fs, ROOT, node_id=1)
+
+
 def test_a_directory_that_one_may_not_look_into_is_not_taken_for_unformatted() -> None:
     fs = formatted()
     fs.errors["exists"] = errno.EACCES
