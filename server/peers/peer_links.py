@@ -29,7 +29,8 @@ LOG: Final = Logger("peers")
 NO_RIGHT: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED.name
 """A Kafka process ends at this error. A node asks again: an operator has to permit it."""
 FOREIGN: Final = ErrorCode.INCONSISTENT_CLUSTER_ID.name
-SHOWN_ERRORS: Final = frozenset((NO_RIGHT, FOREIGN))
+OTHER_REPLICA: Final = ErrorCode.INVALID_VOTER_KEY.name
+SHOWN_ERRORS: Final = frozenset((NO_RIGHT, FOREIGN, OTHER_REPLICA))
 """Errors of peers that an operator has to learn of."""
 
 
@@ -48,6 +49,8 @@ HANG_UPS_LASTING: Final = 3
 """So many, one after the other, are no process that ends."""
 SHOWN_S: Final = 60.0
 """Time for which a hang-up or a foreign node is shown: a peer that is asked is asked again in much less."""
+OTHER_SHOWN_S: Final = 10.0
+"""The same for another replica: a peer that was found by itself is not asked again where it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,8 @@ class PeerLinks:
     """Of peers that are reached, but have given no response since."""
     strangers: dict[str, tuple[float, str]] = field(default_factory=dict)
     """Nodes of another cluster that responded in place of a peer: when that was last, and in words."""
+    others: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """The same for other replicas of this cluster."""
     clock: Callable[[], float] = time.monotonic
     lines: RateLimit = field(default_factory=lambda: RateLimit(per_second=0.1, burst=5))
 
@@ -115,23 +120,26 @@ class PeerLinks:
 
     def is_missing(self, replica_id: int) -> bool:
         """This replica was not reached when that was last tried."""
-        return f"node {replica_id}" in self.problems
+        name = f"node {replica_id}"
+        return name in self.problems or name in self._recent(self.others, OTHER_SHOWN_S)
 
     def unreachable(self) -> list[str]:
         """Reasons why peers are not reached, or do not respond."""
-        return [*self.problems.values(), *self.foreign().values(), *self._hung_up(1)]
+        others = self._recent(self.others, OTHER_SHOWN_S).values()
+        return [*self.problems.values(), *self.foreign().values(), *others, *self._hung_up(1)]
 
     def foreign(self) -> dict[str, str]:
         """Peers in whose place a node of another cluster responds, and that in words."""
+        return self._recent(self.strangers, SHOWN_S)
+
+    def _recent(self, noted: dict[str, tuple[float, str]], shown_s: float) -> dict[str, str]:
         now_s = self.clock()
-        return {
-            name: text for name, (at_s, text) in self.strangers.items() if now_s - at_s <= SHOWN_S
-        }
+        return {name: text for name, (at_s, text) in noted.items() if now_s - at_s <= shown_s}
 
     @property
     def may_forget_problems(self) -> bool:
         """True if the next response may end what is known of a peer."""
-        return bool(self.refusals or self.hang_ups or self.strangers)
+        return bool(self.refusals or self.hang_ups or self.strangers or self.others)
 
     def note_response(
         self, name: str, error: str | None, address: Address, cluster_id: str | None
@@ -150,6 +158,15 @@ class PeerLinks:
             self._note_stranger(name, address, cluster_id)
         else:
             self.strangers.pop(name, None)
+        if error == OTHER_REPLICA:
+            text = (
+                f"{name} is not at {address}: another replica responded there. If nodes have other addresses "
+                "now, name these in quorum.voters or quorum.bootstrap.servers of this node; if "
+                f"{name} has a new disk, `quorumctl replace-voter {name.rpartition(' ')[2]}`"
+            )
+            self.others[name] = self.clock(), text
+        else:
+            self.others.pop(name, None)
 
     def _note_stranger(self, name: str, address: Address, cluster_id: str | None) -> None:
         text = (
@@ -185,6 +202,7 @@ class PeerLinks:
             self.refusals,
             self.hang_ups,
             self.strangers,
+            self.others,
         ):
             known.pop(name, None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem
 from quorumd.server.model.peer_calls import HungUp
-from quorumd.server.peers.peer_links import SHOWN_S, PeerLinks
+from quorumd.server.peers.peer_links import OTHER_SHOWN_S, SHOWN_S, PeerLinks
 
 WHERE = Address("db2", 9093)
 TEXT = "node 2 at db2:9093: it closed the connection instead of responding"
@@ -106,6 +106,33 @@ def test_a_node_of_another_cluster_in_place_of_a_peer_is_warned_of() -> None:
     assert links.warnings() == [], "it has not responded for long"
     links.forget("node 2", 2)
     assert not links.may_forget_problems
+
+
+def test_an_address_at_which_another_replica_responds_is_told_until_the_peer_itself_does() -> None:
+    clock = Clock()
+    links = PeerLinks(clock=clock)
+    links.note_response("node 2", "INVALID_VOTER_KEY", WHERE, "c")
+    assert links.may_forget_problems
+    (text,) = links.unreachable()
+    assert text.startswith("node 2 is not at db2:9093: another replica responded there.")
+    assert "quorum.bootstrap.servers" in text
+    assert "quorumctl replace-voter 2" in text
+    assert links.is_missing(2), "it is not up as far as this node can tell"
+    assert links.warnings() == [], "a node that moves is soon found"
+    # Connections to that address go on to be made, for the peer may come back to it.
+    links.note_made("node 2", 2, is_behind=False)
+    assert links.unreachable() == [text]
+    links.note_response("node 2", None, WHERE, "c")
+    assert links.unreachable() == []
+    assert not links.is_missing(2)
+    for forget in (True, False):
+        links.note_response("node 2", "INVALID_VOTER_KEY", WHERE, "c")
+        if forget:
+            links.forget("node 2", 2)
+        else:
+            clock.now_s += OTHER_SHOWN_S + 1
+        assert links.unreachable() == []
+        assert not links.is_missing(2)
 
 
 def test_what_an_operator_had_to_mend_is_no_more_where_the_peer_is_gone_for_another_reason() -> (
