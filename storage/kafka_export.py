@@ -19,7 +19,7 @@ from quorumd.config import java_properties
 from quorumd.raft.types import Address, SnapshotId, uuid_to_text
 from quorumd.storage import layout
 from quorumd.storage.epoch_checkpoint import EpochStart, render_epochs
-from quorumd.storage.errors import DamagedLog, StorageError, from_os_error
+from quorumd.storage.errors import DamagedLog, NotFormatted, StorageError, from_os_error
 from quorumd.storage.filesystem import FileSystem, RealFileSystem, replace_file, write_all
 from quorumd.storage.meta_properties import LogOwner, random_storage_id, read_meta_properties
 from quorumd.storage.quorum_state import QuorumState, load_quorum_state
@@ -128,7 +128,14 @@ def plan_export(
     DamagedLog or another StorageError.
     """
     fs = fs or RealFileSystem()
-    meta = read_meta_properties(fs, storage_dir)
+    try:
+        meta = read_meta_properties(fs, storage_dir)
+    except NotFormatted as error:
+        raise ExportRefused(
+            "there is no meta.properties",
+            path=storage_dir,
+            remedy="Name the storage.dir of an observer or witness, or of a copy of it",
+        ) from error
     if meta.log_owner is not LogOwner.KAFKA or meta.cluster_id is None:
         raise ExportRefused(
             "this directory does not hold the log of a Kafka quorum",
@@ -302,7 +309,8 @@ class _Walk:
 def write_export(export: KafkaExport, target: Path, *, fs: FileSystem | None = None) -> None:
     """Makes the directory, durably; meta.properties last, without which no controller starts.
 
-    Raises ExportRefused if something is there already, DiskFull or another StorageError.
+    Raises ExportRefused if something is there already or the folder above is not there, DiskFull or another
+    StorageError.
     """
     fs = fs or RealFileSystem()
     log_directory = layout.partition_directory(target)
@@ -310,6 +318,10 @@ def write_export(export: KafkaExport, target: Path, *, fs: FileSystem | None = N
         if fs.exists(target) and fs.listdir(target):
             raise ExportRefused(
                 "the directory is not empty", path=target, remedy="Name a new one, or empty it"
+            )
+        if not fs.exists(target.parent):
+            raise ExportRefused(
+                "there is no such directory", path=target.parent, remedy="Make it first"
             )
         for directory in (target, log_directory):
             if not fs.exists(directory):

@@ -402,6 +402,28 @@ def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
         write_export(plan, tmp_path / "controller")
 
 
+def test_a_folder_that_is_not_there_is_named_and_the_disk_is_not_blamed(tmp_path: Path) -> None:
+    plan = plan_export(observed(tmp_path), 1)
+    target = tmp_path / "rescue" / "controller"
+    with pytest.raises(
+        ExportRefused, match=r"there is no such directory\. Make it first"
+    ) as caught:
+        write_export(plan, target)
+    assert str(caught.value).startswith(f"{target.parent}: ")
+    target.parent.mkdir()
+    write_export(plan, target)
+    assert (target / META).exists()
+
+
+@pytest.mark.parametrize("name", ["", "empty"])
+def test_who_names_another_directory_is_not_told_to_format_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        ExportRefused, match=r"no meta\.properties\. Name the storage\.dir of an obs"
+    ):
+        plan_export(tmp_path / name, 1)
+
+
 def test_without_meta_properties_until_all_is_there(tmp_path: Path) -> None:
     """Who dies half-way leaves no directory that a controller starts from."""
     plan = plan_export(observed(tmp_path), 1)
