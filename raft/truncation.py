@@ -56,8 +56,8 @@ def refuse_to_drop(core: Core, request: InFlightRequest, demand: str) -> None:
     core.problem = (
         f"leader {core.leader} of epoch {core.epoch} {demand}, but everything below "
         f"{core.kept_offset} is committed: its log is not the one this replica knows. Nothing was "
-        "dropped. Check whether the other voters lost their disks, and restore them from this "
-        "replica."
+        "dropped. Check whether the other voters lost their disks, and keep this one: it may hold the only "
+        "copy."
     )
     core.report(core.problem)
     core.back_off(request)

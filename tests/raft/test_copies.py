@@ -371,7 +371,7 @@ def test_a_snapshot_that_ends_below_what_is_committed_here_is_refused() -> None:
     offered(bench, SnapshotId(15, 3))
     assert not bench.requests(FetchSnapshot)
     assert bench.node.core.problem is not None
-    assert "restore" in bench.node.core.problem
+    assert "keep this one" in bench.node.core.problem
 
 
 def test_a_snapshot_of_a_later_epoch_is_refused() -> None:

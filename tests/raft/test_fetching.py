@@ -117,6 +117,7 @@ def test_records_that_fit_end_a_problem() -> None:
     bench = follower()
     bench.fetched(diverging=(0, 0))
     assert bench.node.core.problem is not None
+    assert bench.node.core.problem.endswith("keep this one: it may hold the only copy.")
     bench.wait(20)
     bench.fetched(epochs=[3])
     assert bench.node.core.problem is None
