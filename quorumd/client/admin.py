@@ -123,7 +123,7 @@ class QuorumAdmin(BaseClient):
     ) -> None:
         super().__init__(bootstrap_servers, timeout_ms, security)
         self._changes = ChangeClient(
-            self._bootstrap, client_id=client_id, timeout_ms=timeout_ms, security=security
+            self._bootstrap, client_id=client_id, timeout_ms=self.timeout_ms, security=security
         )
 
     def close(self) -> None:
@@ -294,7 +294,7 @@ class QuorumAdmin(BaseClient):
         Without `timeout_ms` it waits for ever, also while no leader can be reached. Raises ChangeTimedOut.
         """
         wanted = None if target is None else tuple(sorted(target))
-        deadline = None if timeout_ms is None else Deadline(timeout_ms)
+        deadline = None if timeout_ms is None else self._deadline(timeout_ms)
         waits_for = ""
         while True:
             limit_ms = DESCRIBE_TIMEOUT_MS

@@ -9,14 +9,15 @@ from typing import Self
 
 from quorumd.client.addresses import check_addresses, parse_addresses
 from quorumd.client.security import Security
-from quorumd.client.timing import Deadline
+from quorumd.client.timing import Deadline, limit_ms, whole_ms
 from quorumd.raft.types import Address
 
 
 class BaseClient(ABC):
     """`close` it, or use it in `async with`. A text that is no list of addresses raises ValueError.
 
-    So does an empty list, and TypeError one with something else than Addresses in it.
+    So does an empty list, and TypeError one with something else than Addresses in it; either of them a
+    timeout that is no number.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class BaseClient(ABC):
     ) -> None:
         if isinstance(bootstrap_servers, str):
             bootstrap_servers = parse_addresses(bootstrap_servers)
-        self.timeout_ms = timeout_ms
+        self.timeout_ms = whole_ms(timeout_ms)
         self._bootstrap = check_addresses(bootstrap_servers)
         self._security = security
 
@@ -47,4 +48,4 @@ class BaseClient(ABC):
         """Closes all connections."""
 
     def _deadline(self, timeout_ms: int | None) -> Deadline:
-        return Deadline(self.timeout_ms if timeout_ms is None else timeout_ms)
+        return Deadline(limit_ms(timeout_ms, self.timeout_ms))

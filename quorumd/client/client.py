@@ -40,7 +40,7 @@ from quorumd.client.reading import (
 from quorumd.client.security import Security
 from quorumd.client.spool import SnapshotSpool
 from quorumd.client.subscription import FOLLOWED_BYTES, LogSubscription
-from quorumd.client.timing import TRY_TIMEOUT_MS, Deadline
+from quorumd.client.timing import TRY_TIMEOUT_MS, Deadline, limit_ms
 from quorumd.raft.types import Address, SnapshotId
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.describe_quorum import (
@@ -176,7 +176,7 @@ class QuorumClient(BaseClient):
         idle = self._idle_identities
         producer = Producer(
             self._finder,
-            timeout_ms=self.timeout_ms if timeout_ms is None else timeout_ms,
+            timeout_ms=limit_ms(timeout_ms, self.timeout_ms),
             idempotent=idempotent,
             batch_bytes=WHOLE_BATCH if whole else BATCH_BYTES_DEFAULT,
             on_acknowledged=lambda base, count: offsets.extend(range(base, base + count)),
@@ -197,16 +197,20 @@ class QuorumClient(BaseClient):
         timeout_ms: int | None,
         idempotent: bool,
     ) -> list[int]:
-        if since is None or since < 0:
-            raise ValueError(f"if_unchanged_since is {since}: give an offset from 0 on")
+        if not isinstance(since, int) or since < 0:
+            raise ValueError(f"if_unchanged_since is {since!r}: give an offset from 0 on")
         if not records or not (named or any(record.key is not None for record in records)):
             raise ValueError("a condition needs a record, and a key there or in also_unchanged")
         # Imported here because few programs need it.
         from quorumd.client.conditional import append_if_unchanged
 
-        limit_ms = self.timeout_ms if timeout_ms is None else timeout_ms
         return await append_if_unchanged(
-            self, records, since, named, timeout_ms=limit_ms, idempotent=idempotent
+            self,
+            records,
+            since,
+            named,
+            timeout_ms=limit_ms(timeout_ms, self.timeout_ms),
+            idempotent=idempotent,
         )
 
     def producer(
@@ -225,7 +229,7 @@ class QuorumClient(BaseClient):
         """
         return Producer(
             self._finder,
-            timeout_ms=self.timeout_ms if timeout_ms is None else timeout_ms,
+            timeout_ms=limit_ms(timeout_ms, self.timeout_ms),
             idempotent=idempotent,
             codec=codec,
             batch_bytes=batch_bytes,

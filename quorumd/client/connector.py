@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from quorumd.security.identity import Identity
     from quorumd.security.tls_stream import TlsStream
 
+_CLIENT_ID_BYTES_MAX: Final = (1 << 15) - 1
 _PROBE_S: Final = 1.0
 _SETTLED_NS: Final = 2_000_000_000
 """A file that is younger than this may be written again without a new time of modification."""
@@ -45,7 +46,11 @@ class Connector:
     """Close it, for it may hold threads."""
 
     def __init__(self, client_id: str, security: Security | None = None) -> None:
-        """Without `security` all is plaintext."""
+        """Without `security` all is plaintext. Raises TypeError or ValueError for an unfit `client_id`."""
+        if not isinstance(client_id, str):
+            raise TypeError(f"client_id is of type {type(client_id).__name__}: give text")
+        if len(client_id.encode()) > _CLIENT_ID_BYTES_MAX:
+            raise ValueError(f"client_id is longer than {_CLIENT_ID_BYTES_MAX} bytes of UTF-8")
         self._client_id = client_id
         self._names = NameLookups()
         tls = None if security is None else security.tls

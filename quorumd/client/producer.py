@@ -282,11 +282,17 @@ def _size_bytes(record: Record) -> int:
 
     Raises TypeError or ValueError for one that no batch can hold: it would take those gathered with it along.
     """
+    if not isinstance(record, Record):
+        kind = type(record).__name__
+        raise TypeError(f"a record is of type {kind}: give quorumd.Record, several in a list")
     timestamp = record.timestamp
     if not isinstance(timestamp, int) or not -_TIMESTAMP_END <= timestamp < _TIMESTAMP_END:
         raise ValueError(f"the timestamp of a record is {timestamp!r}: give whole ms since 1970")
     size_bytes = _RECORD_OVERHEAD_BYTES + _length("key", record.key)
     size_bytes += _length("value", record.value)
+    if not isinstance(record.headers, tuple | list):
+        kind = type(record.headers).__name__
+        raise TypeError(f"the headers of a record are of type {kind}: give pairs, ((name, bytes),)")
     for name, value in record.headers:
         encoded = name.encode() if isinstance(name, str) else name
         if encoded is None:

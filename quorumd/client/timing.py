@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 
@@ -9,8 +10,28 @@ TRY_TIMEOUT_MS = 3000
 """A leader that does not respond for longer has probably been replaced."""
 BACKOFF_MIN_MS = 20
 BACKOFF_MAX_MS = 1000
+TIMEOUT_MS_MAX = (1 << 31) - 1
+"""24 days: a request has 32 bits for it."""
 _RANDOM = random.SystemRandom()
 """Forked processes do not draw the same. A generator for each request would take 12 µs to be seeded."""
+
+
+def whole_ms(timeout_ms: float) -> int:
+    """A timeout that a caller gives, in ms, as requests can have it; infinity is the longest.
+
+    Raises TypeError or ValueError for what is no number: by NaN no time would ever be up.
+    """
+    if not isinstance(timeout_ms, int | float):
+        kind = type(timeout_ms).__name__
+        raise TypeError(f"a timeout is of type {kind}: give milliseconds, a whole number")
+    if math.isnan(timeout_ms):
+        raise ValueError("a timeout is NaN: give milliseconds, a whole number")
+    return math.ceil(min(max(timeout_ms, 0), TIMEOUT_MS_MAX))
+
+
+def limit_ms(timeout_ms: int | None, default_ms: int) -> int:
+    """The timeout of a call that was given this one, or none. Raises as `whole_ms` does."""
+    return default_ms if timeout_ms is None else whole_ms(timeout_ms)
 
 
 class Deadline:

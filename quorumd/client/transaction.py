@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from quorumd.client.errors import Conflict, OffsetNotReached
-from quorumd.client.timing import Deadline, RetryBackoff
+from quorumd.client.timing import Deadline, RetryBackoff, limit_ms, whole_ms
 from quorumd.wire.records import Record
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Retry:
     def __post_init__(self) -> None:
         if self.attempts_max is not None and self.attempts_max < 1:
             raise ValueError(f"attempts_max is {self.attempts_max}: at least one is needed")
-        if self.timeout_ms is not None and self.timeout_ms < 1:
+        if self.timeout_ms is not None and whole_ms(self.timeout_ms) < 1:
             raise ValueError(f"timeout_ms is {self.timeout_ms}: at least 1 ms is needed")
 
 
@@ -139,7 +139,7 @@ class Attempts:
 
     def __init__(self, retry: Retry, timeout_ms: int) -> None:
         self._left = retry.attempts_max
-        self._deadline = Deadline(timeout_ms if retry.timeout_ms is None else retry.timeout_ms)
+        self._deadline = Deadline(limit_ms(retry.timeout_ms, timeout_ms))
         self._backoff = RetryBackoff(_BACKOFF_MIN_MS, _BACKOFF_MAX_MS)
 
     def remaining_ms(self) -> int:

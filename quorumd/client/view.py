@@ -22,7 +22,7 @@ from quorumd.client.events import (
     SnapshotLoaded,
 )
 from quorumd.client.reading import RECORDS_AT_A_TIME
-from quorumd.client.timing import Deadline
+from quorumd.client.timing import Deadline, limit_ms
 from quorumd.client.transaction import (
     RETRY_DEFAULT,
     Attempts,
@@ -219,7 +219,7 @@ class KeyValueView:
         self._check()
         if not isinstance(key, bytes | bytearray | memoryview):
             raise TypeError(f"a key is of type {type(key).__name__}: give bytes")
-        return self._map.entries.get(key)
+        return self._map.entries.get(bytes(key))
 
     def items(self, prefix: bytes = b"") -> list[tuple[bytes, KeyValueEntry]]:
         """The keys that begin with `prefix`, ascending by bytes. Raises as `get` does."""
@@ -233,12 +233,12 @@ class KeyValueView:
         after `timeout_ms` (default: the client's), and as `get` does.
         """
         self._check()
-        limit_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
+        most_ms = limit_ms(timeout_ms, self._client.timeout_ms)
         try:
-            async with asyncio.timeout(limit_ms / 1000), self._moved:
+            async with asyncio.timeout(most_ms / 1000), self._moved:
                 await self._moved.wait_for(lambda: self._error or self.offset > offset)
         except TimeoutError:
-            raise OffsetNotReached(offset, self.offset, limit_ms) from self._problem
+            raise OffsetNotReached(offset, self.offset, most_ms) from self._problem
         self._check()
 
     @asynccontextmanager
@@ -269,13 +269,13 @@ class KeyValueView:
                 self._map.on_change = None
         if not records:
             return
-        limit_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
-        deadline = Deadline(limit_ms)
+        most_ms = limit_ms(timeout_ms, self._client.timeout_ms)
+        deadline = Deadline(most_ms)
         offsets = await self._client.append(
             records,
             if_unchanged_since=transaction.since,
             also_unchanged=also_unchanged,
-            timeout_ms=limit_ms,
+            timeout_ms=most_ms,
         )
         transaction.offset = offsets[-1]
         # The change is committed, even if the view does not get there in time.

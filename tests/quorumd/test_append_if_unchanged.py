@@ -233,6 +233,8 @@ def test_a_condition_that_is_none_is_not_sent() -> None:
         wrongs: list[dict[str, Any]] = [
             {"records": [record], "also_unchanged": [b"k"]},
             {"records": [record], "if_unchanged_since": -1},
+            {"records": [record], "if_unchanged_since": 1.5},
+            {"records": [record], "if_unchanged_since": "1"},
             {"records": [], "if_unchanged_since": 1, "also_unchanged": [b"k"]},
             {"records": [Record(value=b"v")], "if_unchanged_since": 1},
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import socket
 import threading
 import warnings
@@ -12,7 +13,16 @@ from typing import Any
 
 import pytest
 
-from quorumd import EARLIEST, LATEST, QuorumClient, Record, RequestRefused
+from quorumd import (
+    EARLIEST,
+    LATEST,
+    KeyValueView,
+    QuorumAdmin,
+    QuorumClient,
+    Record,
+    RequestRefused,
+    Retry,
+)
 from quorumd.client.addresses import parse_addresses
 from quorumd.client.errors import AppendFailed, QuorumError, QuorumUnavailable
 from quorumd.client.leader import LeaderFinder, RetriableError
@@ -209,6 +219,52 @@ def test_a_connection_on_which_no_version_is_agreed_is_closed() -> None:
                 await node.until_idle()
 
     with_quorum(story)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, "5"])
+def test_a_timeout_that_is_no_number_is_refused_by_every_call(wrong: Any) -> None:
+    """NaN made a call that reaches no leader try for ever, without a pause."""
+    with pytest.raises((TypeError, ValueError), match="a timeout is"):
+        QuorumClient("127.0.0.1:1", timeout_ms=wrong)
+    with pytest.raises((TypeError, ValueError), match="a timeout is"):
+        QuorumAdmin("127.0.0.1:1", timeout_ms=wrong)
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with KeyValueView(client) as view:
+            for call in (
+                client.append([Record(key=b"a")], timeout_ms=wrong),
+                client.append([Record(key=b"a")], if_unchanged_since=0, timeout_ms=wrong),
+                client.fetch(0, timeout_ms=wrong),
+                client.describe_quorum(timeout_ms=wrong),
+                view.wait_for(0, timeout_ms=wrong),
+            ):
+                with pytest.raises((TypeError, ValueError), match="a timeout is"):
+                    await call
+            with pytest.raises((TypeError, ValueError), match="a timeout is"):
+                await view.update(b"a", lambda _: b"1", retry=Retry(timeout_ms=wrong))
+        assert not quorum.log
+
+    with_quorum(story)
+
+
+@pytest.mark.parametrize("timeout_ms", [math.inf, 1 << 40, 2500.5])
+def test_a_timeout_may_be_without_end(timeout_ms: Any) -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async with (
+            QuorumClient(quorum.addresses, timeout_ms=timeout_ms) as other,
+            KeyValueView(other) as view,
+        ):
+            await other.append([Record(value=b"1")], idempotent=False)
+            assert (await view.update(b"a", lambda _: b"1")).offset == 1
+            await other.fetch(0, timeout_ms=timeout_ms)
+
+    with_quorum(story)
+
+
+@pytest.mark.parametrize("wrong", [5, None, "x" * 32_768, "\ud800"])
+def test_a_client_id_that_no_request_can_have_is_refused_at_once(wrong: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"client_id is|surrogates"):
+        QuorumClient("127.0.0.1:1", client_id=wrong)
 
 
 def test_an_answer_that_nobody_waits_for_any_more_ends_no_connection() -> None:

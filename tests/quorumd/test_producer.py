@@ -76,6 +76,8 @@ def test_a_record_larger_than_a_batch_is_one_of_its_own() -> None:
         ({"headers": (("\ud800", b""),)}, "surrogates not allowed"),
         ({"timestamp": 1 << 63}, "the timestamp of a record is 9223372036854775808"),
         ({"timestamp": 1.5}, "the timestamp of a record is 1.5: give whole ms since 1970"),
+        ({"headers": {"name": b""}}, "the headers of a record are of type dict: give pairs"),
+        ({"headers": None}, "the headers of a record are of type NoneType: give pairs"),
     ],
 )
 def test_a_record_that_no_batch_can_hold_is_left_out_alone(
@@ -92,6 +94,20 @@ def test_a_record_that_no_batch_can_hold_is_left_out_alone(
             b"before",
             b"behind",
         ]
+
+    with_quorum(story)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"), [(Record(value=b"x"), "int"), ([b"x"], "bytes"), (["x"], "str")]
+)
+def test_what_is_no_record_is_refused_by_its_type(given: Any, kind: str) -> None:
+    """A record is a tuple: given alone it looks like five of something."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        with pytest.raises(TypeError, match=f"a record is of type {kind}: give quorumd.Record"):
+            await client.append(given)
+        assert not quorum.log
 
     with_quorum(story)
 

@@ -1,13 +1,15 @@
-"""The pauses between retries."""
+"""Timeouts, and the pauses between retries."""
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from quorumd.client.timing import RetryBackoff
+from quorumd.client.timing import RetryBackoff, whole_ms
 
 FORKING = """
 import os
@@ -26,6 +28,21 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_success() -> Non
         assert span_ms / 2000 <= backoff.next_s() <= span_ms / 1000
     backoff.reset()
     assert backoff.next_s() <= 0.02
+
+
+@pytest.mark.parametrize(
+    ("given", "ms"),
+    [(5, 5), (2.5, 3), (0, 0), (-1, 0), (1 << 31, (1 << 31) - 1), (math.inf, (1 << 31) - 1)],
+)
+def test_a_timeout_is_what_a_request_can_have(given: float, ms: int) -> None:
+    assert (whole_ms(given), type(whole_ms(given))) == (ms, int)
+
+
+@pytest.mark.parametrize("given", ["5", None, math.nan, b"5"])
+def test_a_timeout_that_is_no_number_is_refused(given: Any) -> None:
+    """By NaN, no time would ever be up, and no pause between two tries be one."""
+    with pytest.raises((TypeError, ValueError), match=r"a timeout is .*: give milliseconds"):
+        whole_ms(given)
 
 
 @pytest.mark.live

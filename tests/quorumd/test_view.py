@@ -169,6 +169,16 @@ def test_a_key_that_is_no_bytes_is_refused_and_not_said_to_have_no_value(key: An
     with_quorum(story)
 
 
+def test_a_key_may_be_bytes_of_any_kind() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        await client.append([Record(key=bytearray(b"a"), value=b"1")])
+        async with KeyValueView(client) as view:
+            kinds: list[Any] = [bytearray(b"a"), memoryview(b"a"), memoryview(bytearray(b"a"))]
+            assert [entry.value for key in kinds if (entry := view.get(key))] == [b"1"] * 3
+
+    with_quorum(story)
+
+
 def test_a_view_that_is_entered_again_does_not_go_back() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         # More than one response of the leader has.
