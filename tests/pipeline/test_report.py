@@ -13,6 +13,7 @@ from quorumd.pipeline.audit.findings import AuditFinding, FindingKind, findings_
 from quorumd.pipeline.cli import run
 from quorumd.pipeline.errors import plain_message
 from quorumd.pipeline.report.facts import read_facts
+from quorumd.pipeline.tables.manifests import table_files
 from quorumd.pipeline.tables.output import held_output
 from tests.pipeline.written import START_MS, Log, voter_set
 from tests.support.browser import find_chromium, missing_chromium, running_browser
@@ -152,6 +153,17 @@ def test_a_folder_that_holds_no_tables_is_said_to_hold_none(
     with held_output(tmp_path / "empty"):
         pass
     assert "holds no records yet" in refused(capsys, 2, "report", tmp_path / "empty")
+
+
+def test_a_file_that_is_gone_or_unreadable_is_damage(tables: Path, capsys: Capture) -> None:
+    (path,) = map(Path, table_files(tables, "leadership"))
+    size_bytes = path.stat().st_size
+    path.write_bytes(bytes(size_bytes))
+    assert "a file of the tables in" in refused(capsys, 3, "report", tables)
+    path.write_bytes(b"")
+    assert f"has 0 bytes and not {size_bytes}" in refused(capsys, 3, "report", tables)
+    path.unlink()
+    assert "is missing, and a manifest names it" in refused(capsys, 3, "report", tables)
 
 
 def test_findings_that_are_none_are_named(tables: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -349,9 +350,12 @@ def test_what_is_no_table_is_said_to_be_none(log: Log, tmp_path: Path) -> None:
     (tmp_path / "t" / MARKER).write_text(json.dumps({"format": 2}))
     with pytest.raises(NoTables, match="the format 2, and this version of quorumd knows 1"):
         table_files(tmp_path / "t", "records")
+    (tmp_path / "t" / MARKER).write_text("null")
+    with pytest.raises(NoTables, match="can't be read: it is no JSON object"):
+        table_files(tmp_path / "t", "records")
 
 
-@pytest.mark.parametrize("harm", ["missing", "torn", "other"])
+@pytest.mark.parametrize("harm", ["missing", "torn", "other", "null", "list"])
 def test_a_harmed_manifest_is_an_error_and_never_fewer_rows(
     log: Log, tmp_path: Path, harm: str
 ) -> None:
@@ -363,10 +367,67 @@ def test_a_harmed_manifest_is_an_error_and_never_fewer_rows(
         path.unlink()
     elif harm == "torn":
         path.write_text(path.read_text()[:100])
+    elif harm == "null":
+        path.write_text("null")
+    elif harm == "list":
+        path.write_text(json.dumps({**json.loads(path.read_text()), "files": []}))
     else:
         path.write_text(path.read_text().replace('"start_offset": 5', '"start_offset": 4'))
     with pytest.raises(DamagedTables, match="The tables are damaged"):
         table_files(tmp_path / "t", "records")
+
+
+def test_what_others_leave_beside_manifests_and_files_is_none_of_them(
+    log: Log, tmp_path: Path
+) -> None:
+    with held_output(tmp_path / "t") as output:
+        log.take(output)
+    path = manifest_path(tmp_path / "t", "log", 0)
+    for name in ("0000000000 copy.json", "0000000000.json.json", "00000000001.json"):
+        (path.parent / name).write_text(path.read_text())
+    (tmp_path / "t" / "records" / ".checkpoints").mkdir()
+    with held_output(tmp_path / "t"):
+        assert offsets(tmp_path / "t") == list(range(22))
+
+
+@pytest.mark.parametrize(
+    ("harmed", "said"),
+    [
+        ("records/*.parquet", "is missing, and a manifest names it"),
+        ("leadership/*.parquet", "is missing, and a manifest names it"),
+        ("records", "is missing, and a manifest names it"),
+        ("manifests/log/*", "0000000000.json is missing"),
+        ("manifests/log", "manifests/log is missing"),
+        ("manifests", "manifests/log is missing"),
+    ],
+)
+def test_tables_of_which_a_part_is_gone_are_damaged_and_nothing_else_is_deleted(
+    log: Log, tmp_path: Path, harmed: str, said: str
+) -> None:
+    folder = tmp_path / "t"
+    with held_output(folder) as output:
+        log.take(output)
+        commit_state(folder, output.token, 22, [])
+    for path in folder.glob(harmed):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    left = sorted(folder.rglob("*.parquet"))
+    with pytest.raises(DamagedTables, match=said), held_output(folder):
+        pass
+    assert sorted(folder.rglob("*.parquet")) == left
+
+
+def test_a_file_of_another_size_is_damage(log: Log, tmp_path: Path) -> None:
+    with held_output(tmp_path / "t") as output:
+        log.take(output)
+    (path,) = map(Path, table_files(tmp_path / "t", "records"))
+    os.truncate(path, 100)
+    with pytest.raises(DamagedTables, match="has 100 bytes and not "):
+        table_files(tmp_path / "t", "records")
+    with pytest.raises(DamagedTables, match="has 100 bytes and not "), held_output(tmp_path / "t"):
+        pass
 
 
 def on_disk(log: Log, folder: Path) -> LogOrigin:

@@ -18,6 +18,7 @@ from quorumd.pipeline.errors import PipelineError
 from quorumd.pipeline.schemas import RECORDS
 from quorumd.pipeline.tables.manifests import (
     Arrival,
+    DamagedTables,
     DataFile,
     Manifest,
     NoTables,
@@ -84,6 +85,13 @@ def read_facts(folder: Path, findings: Path | None = None) -> ReportFacts:
 
     Raises NoTables, DamagedTables, BadFindings.
     """
+    try:
+        return _facts(folder, findings)
+    except pa.ArrowException as error:
+        raise DamagedTables(f"a file of the tables in {folder} can't be read: {error}") from None
+
+
+def _facts(folder: Path, findings: Path | None) -> ReportFacts:
     check_folder(folder)
     manifests = read_chain(folder, "log")
     if not manifests:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ MARKER: Final = "quorumd-tables.json"
 CHAINS: Final = ("log", "state")
 _FOLDER = "manifests"
 _DIGITS = 10
+_NAME: Final = re.compile(rf"[0-9]{{{_DIGITS}}}\.json")
 
 
 class NoTables(PipelineError):
@@ -101,6 +103,8 @@ def check_folder(folder: Path) -> None:
         ) from None
     except (OSError, ValueError) as error:
         raise NoTables(f"{folder / MARKER} can't be read: {error}") from None
+    if not isinstance(found, dict):
+        raise NoTables(f"{folder / MARKER} can't be read: it is no JSON object")
     if found.get("format") != FORMAT:
         raise NoTables(
             f"{folder} holds tables of the format {found.get('format')}, and this version of quorumd "
@@ -144,15 +148,39 @@ def read_replaced(folder: Path, chain: str) -> list[Manifest]:
 
 
 def data_files(folder: Path, table: str) -> list[DataFile]:
-    """The files that are the table now, in the order of the log. Raises NoTables, DamagedTables."""
+    """The files that are the table now, in the order of the log, each there and of its size.
+
+    Raises NoTables, DamagedTables.
+    """
     if table not in TABLES:
         raise NoTables(f"there is no table {table}; the tables are {', '.join(TABLES)}")
     check_folder(folder)
     if table in APPENDED:
-        chain = read_chain(folder, CHAIN_OF[table])
-        return [each for manifest in chain for each in manifest.files.get(table, ())]
-    last = newest(folder, CHAIN_OF[table])
-    return list(last.files.get(table, ())) if last is not None else []
+        manifests = read_chain(folder, CHAIN_OF[table])
+    else:
+        last = newest(folder, CHAIN_OF[table])
+        manifests = [] if last is None else [last]
+    found = [each for manifest in manifests for each in manifest.files.get(table, ())]
+    for file in found:
+        _check_whole(folder / file.path, file.size_bytes)
+    return found
+
+
+def check_whole(folder: Path) -> None:
+    """Raises DamagedTables if a manifest or a file of any table is missing, or not as it was written."""
+    if newest(folder, "log") is None and newest(folder, "state") is not None:
+        raise DamagedTables(f"{manifest_path(folder, 'log', 0)} is missing. {_REBUILD}")
+    for table in TABLES:
+        data_files(folder, table)
+
+
+def _check_whole(path: Path, size_bytes: int) -> None:
+    try:
+        found_bytes = path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        raise DamagedTables(f"{path} is missing, and a manifest names it. {_REBUILD}") from None
+    if found_bytes != size_bytes:
+        raise DamagedTables(f"{path} has {found_bytes} bytes and not {size_bytes}. {_REBUILD}")
 
 
 def table_files(folder: str | os.PathLike[str], table: str) -> list[str]:
@@ -189,9 +217,7 @@ def _numbers(folder: Path, chain: str) -> list[int]:
         names = os.listdir(folder / _FOLDER / chain)
     except FileNotFoundError:
         raise DamagedTables(f"{folder / _FOLDER / chain} is missing. {_REBUILD}") from None
-    return sorted(
-        int(name[:-5]) for name in names if name[:_DIGITS].isdigit() and name.endswith(".json")
-    )
+    return sorted(int(name[:_DIGITS]) for name in names if _NAME.fullmatch(name))
 
 
 def _read(folder: Path, chain: str, number: int) -> Manifest:
@@ -199,7 +225,7 @@ def _read(folder: Path, chain: str, number: int) -> Manifest:
     try:
         found = json.loads(path.read_text())
         return _manifest(found)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise DamagedTables(f"{path} can't be read ({error}). {_REBUILD}") from None
 
 

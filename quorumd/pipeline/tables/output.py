@@ -27,6 +27,7 @@ from quorumd.pipeline.tables.manifests import (
     DataFile,
     Manifest,
     check_folder,
+    check_whole,
     manifest_path,
     newest,
     read_chain,
@@ -90,7 +91,7 @@ class Output:
         named = {each.path for chain in CHAINS for each in _named(self.folder, chain)}
         for table in TABLES:
             for path in sorted((self.folder / table).iterdir()):
-                if f"{table}/{path.name}" not in named:
+                if f"{table}/{path.name}" not in named and not path.is_dir():
                     path.unlink()
         for chain in CHAINS:
             for part in sorted(manifest_path(self.folder, chain, 0).parent.glob("_*")):
@@ -116,7 +117,7 @@ def held_output(folder: Path) -> Iterator[Output]:
         output = Output(folder, uuid.uuid4().hex)
         with _committing(folder):
             _set_holder(handle, output.token)
-        read_chain(folder, "log")
+        check_whole(folder)
         output._delete_orphans()
         output.delete_replaced()
         yield output
@@ -151,9 +152,10 @@ def _make(folder: Path) -> None:
         )
     for name in (WORK, *TABLES):
         (folder / name).mkdir(exist_ok=True)
-    for chain in CHAINS:
-        manifest_path(folder, chain, 0).parent.mkdir(parents=True, exist_ok=True)
     if MARKER not in there:
+        # Later they are there: tables without manifests are damaged, and not empty.
+        for chain in CHAINS:
+            manifest_path(folder, chain, 0).parent.mkdir(parents=True, exist_ok=True)
         write_durably(
             folder / MARKER, json.dumps({"format": FORMAT, "tables": list(TABLES)}) + "\n"
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quorumd.pipeline.errors import PipelineError
-from quorumd.pipeline.tables.manifests import DamagedTables, data_files, newest
+from quorumd.pipeline.tables.manifests import data_files, newest
 from quorumd.pipeline.tables.schemas import STATE, TABLES
 
 if TYPE_CHECKING:
@@ -107,9 +107,6 @@ def read_range(
             if (file.last_offset or 0) >= start and (end is None or (file.first_offset or 0) < end)
         ]
     paths = [folder / file.path for file in files]
-    for path in paths:
-        if not path.exists():
-            raise DamagedTables(f"{path} is missing, and a manifest names it")
     schema = from_arrow_schema(TABLES[table])
     if not paths:
         return spark.createDataFrame([], schema)
