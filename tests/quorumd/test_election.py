@@ -79,6 +79,28 @@ def test_who_observes_sees_each_leader_and_that_there_is_none() -> None:
     with_quorum(story)
 
 
+def test_who_leads_or_has_resigned_knows_it_however_late_it_reads_the_log() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        async def read_late(node: int, request: FetchRequest) -> Message:
+            found = await quorum.nodes[node]._fetch(request)
+            await asyncio.sleep(0.1)
+            return found
+
+        election = Election(client, "scheduler", value="a")
+        assert await election.leader() is None
+        quorum.handlers[FetchRequest] = read_late
+        for _ in range(2):
+            token = await election.campaign()
+            leader = await election.leader()
+            assert leader is not None
+            assert leader.token == token
+            await election.resign()
+            async with aclosing(election.observe()) as leaders:
+                assert await anext(leaders) is None
+
+    with_quorum(story)
+
+
 def test_who_observes_takes_no_time_while_nothing_changes() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         looks = 0

@@ -68,6 +68,8 @@ class Coordinator:
         """Of the claims that are woken."""
         self._watchers: dict[Place, list[asyncio.Event]] = {}
         self._reached: list[tuple[int, asyncio.Future[None]]] = []
+        self._written_end = 0
+        """Exclusive: what this client itself has written, as far as it knows, is below."""
         self._uses = 0
         self._start: asyncio.Task[None] | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -268,6 +270,15 @@ class Coordinator:
             await reached
             self.check()
 
+    async def reach_own(self) -> None:
+        """As `reach`, for what this client itself has written; for no longer than its timeout."""
+        try:
+            async with asyncio.timeout(self.client.timeout_ms / 1000):
+                await self.reach(self._written_end)
+        except TimeoutError:
+            if self._problem is not None:
+                raise self._problem from None
+
     def check(self) -> None:
         """Raises what ended the reader, if it has ended."""
         if self._error is not None:
@@ -306,7 +317,9 @@ class Coordinator:
     async def append(self, records: Sequence[Record], since: int, timeout_s: float) -> int:
         """The offset of the first record. Raises as `append_once`."""
         timeout_ms = int(timeout_s * 1000)
-        return (await append_once(self.client, records, since, timeout_ms=timeout_ms))[0]
+        offsets = await append_once(self.client, records, since, timeout_ms=timeout_ms)
+        self._written_end = max(self._written_end, offsets[-1] + 1)
+        return offsets[0]
 
 
 def _is_ours(key: bytes) -> bool:

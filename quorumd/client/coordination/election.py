@@ -35,12 +35,13 @@ class Election(HeldName):
         return await self._release()
 
     async def leader(self) -> Claimant | None:
-        """The leader, as far as this client has read the log; None without one.
+        """The leader, as far as this client has read the log, its own changes included; None without one.
 
         Raises QuorumUnavailable if no leader of the quorum responds for the client's timeout meanwhile.
         """
         await self._coordinator.enter()
         try:
+            await self._coordinator.reach_own()
             return self._seen_leader()[0]
         finally:
             self._coordinator.leave()
@@ -53,6 +54,7 @@ class Election(HeldName):
         coordinator = self._coordinator
         await coordinator.enter()
         try:
+            await coordinator.reach_own()
             with coordinator.watching(self._place) as changed:
                 reported: int | None = None
                 while True:
