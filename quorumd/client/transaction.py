@@ -94,7 +94,7 @@ class Transaction:
 
     def update(self, key: bytes, function: Callable[[bytes | None], bytes | None]) -> bytes | None:
         """Sets the key to what `function` makes of its value, and returns that; None deletes it."""
-        value = self._changes[key] = function(self.get(key))
+        value = self._changes[key] = result_of(function, self.get(key))
         return value
 
     def note_change(self, key: bytes, offset: int) -> None:

@@ -141,6 +141,10 @@ def _differences(
     return sorted(changes, key=lambda change: change.offset)
 
 
+class _ViewLeft(RuntimeError):
+    """The view is not kept up to date any more."""
+
+
 class KeyValueView:
     """A key-value map of the committed log, kept up to date inside `async with`.
 
@@ -152,10 +156,13 @@ class KeyValueView:
     Entering returns when all records that were committed by then are applied; it raises as
     QuorumClient.follow does, and QuorumUnavailable. Later reads may be slightly stale; `problem` is set
     while the view cannot be updated. Memory is that of the keys that begin with `prefix` and their values.
-    A view that is entered again reads all anew.
+    A view that is entered again reads all anew. One that was left stays as it is: it can be read, and waits
+    for nothing and changes nothing.
     """
 
     def __init__(self, client: QuorumClient, *, prefix: bytes = b"") -> None:
+        if not isinstance(prefix, bytes):
+            raise TypeError(f"the prefix of a view is of type {type(prefix).__name__}: give bytes")
         self._client = client
         self._prefix = prefix
         self._transactions: set[Transaction] = set()
@@ -230,16 +237,19 @@ class KeyValueView:
         """Returns when the record at `offset` and all before it are applied.
 
         With the offset that `append` returned, the next `get` reads that write. Raises OffsetNotReached
-        after `timeout_ms` (default: the client's), and as `get` does.
+        after `timeout_ms` (default: the client's), RuntimeError if the view is left before, and as `get`.
         """
-        self._check()
+        self._check_inside()
         most_ms = limit_ms(timeout_ms, self._client.timeout_ms)
         try:
             async with asyncio.timeout(most_ms / 1000), self._moved:
-                await self._moved.wait_for(lambda: self._error or self.offset > offset)
+                await self._moved.wait_for(
+                    lambda: self._error or self._task is None or self.offset > offset
+                )
         except TimeoutError:
             raise OffsetNotReached(offset, self.offset, most_ms) from self._problem
-        self._check()
+        if self.offset <= offset:
+            self._check_inside()
 
     @asynccontextmanager
     async def transaction(self, *, timeout_ms: int | None = None) -> AsyncIterator[Transaction]:
@@ -256,7 +266,7 @@ class KeyValueView:
         then. The same if the body raises something. Raises AppendFailed, whose `unknown_count` says
         whether the changes may be there, though. `timeout_ms` bounds leaving.
         """
-        self._check()
+        self._check_inside()
         transaction = Transaction(self.offset, self._value_of)
         self._transactions.add(transaction)
         self._map.on_change = self._note_change
@@ -279,7 +289,7 @@ class KeyValueView:
         )
         transaction.offset = offsets[-1]
         # The change is committed, even if the view does not get there in time.
-        with suppress(QuorumError, CertificateProblem):
+        with suppress(QuorumError, CertificateProblem, _ViewLeft):
             await self.wait_for(offsets[-1], timeout_ms=deadline.remaining_ms())
 
     async def transact(
@@ -342,6 +352,11 @@ class KeyValueView:
         if self._error is not None:
             raise self._error
 
+    def _check_inside(self) -> None:
+        self._check()
+        if self._task is None:
+            raise _ViewLeft("this view was left, and learns nothing more: enter it again")
+
     async def _follow(self) -> None:
         try:
             async with aclosing(self._client.follow(waits_for_leader=True)) as events:
@@ -364,4 +379,5 @@ class KeyValueView:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
+            await self._notify()
             await asyncio.gather(task, return_exceptions=True)

@@ -30,7 +30,7 @@ class Transaction:
 
     def update(self, key: bytes, function: Callable[[bytes | None], bytes | None]) -> bytes | None:
         """Sets the key to what `function` makes of its value, and returns that; None deletes it."""
-        value = function(self.get(key))
+        value = result_of(function, self.get(key))
         if value is None:
             self.delete(key)
         else:

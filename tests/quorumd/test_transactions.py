@@ -106,6 +106,8 @@ def test_an_async_function_is_refused_and_nothing_is_written() -> None:
             TypeError, match=r"is async: give a plain one, or use view.transaction\(\)"
         ):
             await view.transact(change)
+        with pytest.raises(TypeError, match="is async: give a plain one"):
+            await view.update(b"a", change)  # type: ignore[arg-type]  # which mypy would tell
         assert quorum.end_offset == 1
 
     with_view(story, b"a")

@@ -169,6 +169,45 @@ def test_a_key_that_is_no_bytes_is_refused_and_not_said_to_have_no_value(key: An
     with_quorum(story)
 
 
+@pytest.mark.parametrize("prefix", ["a", None, 5])
+def test_a_prefix_that_is_no_bytes_is_refused_at_once(prefix: Any) -> None:
+    with pytest.raises(TypeError, match=r"the prefix of a view is of type (str|int|NoneType)"):
+        KeyValueView(QuorumClient("127.0.0.1:1"), prefix=prefix)
+
+
+def test_a_view_that_was_left_is_read_and_neither_changes_nor_waits() -> None:
+    """It learns of no change: after one it had waited for its own until the timeout, for nothing."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        view = KeyValueView(client)
+        async with view:
+            await view.update(b"a", lambda _: b"1")
+            waiting = asyncio.create_task(view.wait_for(100, timeout_ms=60_000))
+            await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="this view was left"):
+            await waiting
+        with pytest.raises(RuntimeError, match="this view was left"):
+            await view.update(b"a", lambda _: b"2")
+        with pytest.raises(RuntimeError, match="this view was left"):
+            await view.wait_for(0)
+        entry = view.get(b"a")
+        assert entry is not None
+        assert (entry.value, quorum.end_offset) == (b"1", 1)
+
+    with_quorum(story)
+
+
+def test_a_change_that_is_committed_as_its_view_is_left_returns() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        view = KeyValueView(client)
+        async with view, view.transaction() as transaction:
+            transaction.put(b"a", b"1")
+            await view.__aexit__(None, None, None)
+        assert transaction.offset == 0
+
+    with_quorum(story)
+
+
 def test_a_key_may_be_bytes_of_any_kind() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         await client.append([Record(key=bytearray(b"a"), value=b"1")])
