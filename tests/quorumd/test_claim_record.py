@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from quorumd import Lock, QuorumClient
 from quorumd.client.coordination.claim_record import (
     UNREADABLE,
     ClaimRecord,
@@ -110,3 +111,10 @@ def test_a_user_without_a_name_is_a_number(
     monkeypatch.setattr("getpass.getuser", nameless)
     record = this_process(owner=None, comment="", ttl_ms=1000, claim=CLAIM, client=CLIENT)
     assert record.owner.isdecimal()
+
+
+@pytest.mark.parametrize("given", [{"name": None}, {"name": b"x"}, {"value": b"x"}, {"owner": 5}])
+def test_what_is_no_text_is_refused_by_its_type(given: dict[str, Any]) -> None:
+    client = QuorumClient("127.0.0.1:1")
+    with pytest.raises(TypeError, match=r"the \w+ of a claim is of type \w+: give text"):
+        Lock(client, **{"name": "x", **given})

@@ -74,7 +74,9 @@ def place_of(key: bytes) -> Place | None:
 
 
 def check_name(name: str) -> str:
-    """The name. Raises ValueError for one that is not permitted, and says what is."""
+    """The name. Raises TypeError or ValueError for one that is not permitted, and says what is."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a claim is of type {type(name).__name__}: give text")
     size_bytes = len(name.encode(errors="replace"))
     if not 1 <= size_bytes <= NAME_BYTES_MAX or not name.isprintable():
         found = f"is {size_bytes} bytes long" if name.isprintable() else "is not all printable"
@@ -94,7 +96,10 @@ def ttl_ms_of(ttl_s: float) -> int:
 
 
 def check_texts(*, owner: str | None, comment: str, value: str) -> None:
-    """Raises ValueError for a text that is too long, with how long it may be."""
+    """Raises ValueError for a text that is too long, with how long it may be, and TypeError for none."""
+    for what, text in (("owner", owner or ""), ("comment", comment), ("value", value)):
+        if not isinstance(text, str):
+            raise TypeError(f"the {what} of a claim is of type {type(text).__name__}: give text")
     for what, text in (("owner", owner or ""), ("comment", comment)):
         if len(text) > COMMENT_CHARACTERS_MAX:
             raise ValueError(
