@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import runpy
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import quorumd
+from quorumd.pipeline.cli import main as pipeline_main
 from quorumd.pipeline.schemas import TABLES
 from quorumd.pipeline.source.options import NAMES
 from quorumd.server.http.exposition import QuorumCollector
@@ -170,6 +172,16 @@ def test_every_option_and_column_of_the_data_source_is_listed() -> None:
         (paragraph,) = re.findall(rf"^`{table}`, .+?(?=\n\n)", columns, re.MULTILINE | re.DOTALL)
         listed = re.findall(r"`(\w+)`", paragraph.partition(":")[2])
         assert [name for name in listed if name in schema.names] == schema.names
+
+
+def test_the_script_for_spark_submit_runs_nothing_in_processes_that_load_it(tmp_path: Path) -> None:
+    """As multiprocessing loads it, in the processes of an audit."""
+    text = (ROOT / "docs/spark-cluster.md").read_text()
+    lines = text.partition("in `pipeline.py`\n")[2].partition("\nthis is the same")[0]
+    script = tmp_path / "pipeline.py"
+    script.write_text(textwrap.dedent(lines))
+    found = runpy.run_path(str(script), run_name="__mp_main__")
+    assert found["main"] is pipeline_main
 
 
 def test_the_diagram_of_the_roles_is_that_of_the_transition_table() -> None:

@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(2400)
 
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"
-PIPELINE_SCRIPT = "from quorumd.pipeline.cli import main\n\nmain()\n"
+PIPELINE_SCRIPT = """\
+from quorumd.pipeline.cli import main
+
+if __name__ == "__main__":
+    main()
+"""
 READING_SCRIPT = """
 import os, sys
 import pyarrow as pa
