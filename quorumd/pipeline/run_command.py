@@ -237,6 +237,8 @@ def _prepared(
     name: str, origin: LogOrigin, folder: Path, master: str | None
 ) -> Iterator[tuple[SparkSession, Output]]:
     """Checks what can be checked before Spark starts, and says at the end what there is now."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it gives no types
+
     with held_output(folder.absolute()) as output:
         log_end = check_origin(origin, output.last)
         _say(f"the log ends at offset {log_end}, the tables at {output.end_offset}; Spark starts")
@@ -247,7 +249,8 @@ def _prepared(
             # Java was killed, or ran out of memory.
             raise PipelineError(plain_message(error)) from None
         finally:
-            with suppress(ConnectionError):
+            # Where Java has ended there is nothing to stop.
+            with suppress(ConnectionError, Py4JError):
                 spark.stop()
         rows = sum(manifest.rows for manifest in read_chain(output.folder, "log"))
         click.echo(f"{folder}: {rows} records, up to offset {output.end_offset} (exclusive)")

@@ -1,10 +1,11 @@
-"""Filling the tables while the machine fails it: a full disk, and workers that start too late."""
+"""Filling the tables while the machine fails it: a full disk, late workers, a Java that is stopped."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -124,3 +125,59 @@ def test_a_batch_is_not_tried_for_ever_and_only_for_what_may_pass(
     with pytest.raises(RuntimeError, match=text):
         fill(tries, monkeypatch)
     assert tries.counted == counted
+
+
+# --- Java that is stopped, too
+
+
+class Ending:
+    """A session and its query, whose Java a service manager stops together with this process, or before."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, has_ended: bool) -> None:
+        monkeypatch.setattr(ingest, "RETRY_S", 0.02)
+        monkeypatch.setattr(ingest, "POLL_S", 0.01)
+        monkeypatch.setattr(ingest, "register_sink", lambda spark: None)
+        monkeypatch.setattr(ingest, "refresh_state", self.fail)
+        monkeypatch.setattr(ingest.StreamingIngest, "_start", lambda _: self)
+        context = SimpleNamespace(isStopped=lambda: has_ended)
+        spark: Any = SimpleNamespace(
+            sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context))
+        )
+        given: Any = None
+        self.ingest = ingest.StreamingIngest(spark, given, given, interval_s=1)
+        self.warnings: list[str] = []
+        self.on_wait = self.ingest.stop
+
+    def fail(self, *_: object) -> None:
+        raise ConnectionError("Java has gone")
+
+    def awaitTermination(self, seconds: float) -> None:  # noqa: N802 (Spark's name)
+        self.on_wait()
+        self.fail()
+
+    def stop(self) -> None:
+        self.fail()
+
+    def run(self) -> None:
+        self.ingest.run(lambda progress: None, self.warnings.append)
+
+
+def test_a_stop_that_ends_java_too_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM of a service manager goes to all processes."""
+    ending = Ending(monkeypatch, has_ended=True)
+    ending.run()
+    assert ending.warnings == [
+        "Spark's Java was stopped, too: the next run brings state and key_history up to date."
+    ]
+
+
+def test_java_that_ends_without_a_stop_and_a_failure_while_it_runs_are_failures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = Ending(monkeypatch, has_ended=True)
+    alone.on_wait = lambda: None
+    with pytest.raises(ConnectionError):
+        alone.run()
+    running = Ending(monkeypatch, has_ended=False)
+    with pytest.raises(ConnectionError):
+        running.run()

@@ -93,7 +93,20 @@ class StreamingIngest:
         self._is_stopping = True
 
     def run(self, show: Callable[[IngestProgress], None], warn: Callable[[str], None]) -> None:
-        """Until the end (available_now) or `stop`. Raises what the source and the sink do."""
+        """Until the end (available_now) or `stop`. Raises what the source and the sink do.
+
+        A service manager stops all processes at once: that Java has ended then is no failure.
+        """
+        try:
+            self._run(show, warn)
+        except Exception:
+            if not (self._is_stopping and _has_ended(self._spark)):
+                raise
+            warn(
+                "Spark's Java was stopped, too: the next run brings state and key_history up to date."
+            )
+
+    def _run(self, show: Callable[[IngestProgress], None], warn: Callable[[str], None]) -> None:
         failures: Counter[str] = Counter()
 
         def show_success(progress: IngestProgress) -> None:
@@ -153,6 +166,19 @@ class StreamingIngest:
         until = time.monotonic() + RETRY_S
         while not self._is_stopping and time.monotonic() < until:
             time.sleep(POLL_S)
+
+
+def _has_ended(spark: SparkSession) -> bool:
+    """True if its Java is gone, or is about to go."""
+    until = time.monotonic() + RETRY_S
+    while time.monotonic() < until:
+        try:
+            if spark.sparkContext._jsc.sc().isStopped():
+                return True
+        except Exception:
+            return True
+        time.sleep(POLL_S)
+    return False
 
 
 def _may_pass(text: str, failures: Counter[str]) -> bool:
