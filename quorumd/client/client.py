@@ -248,8 +248,13 @@ class QuorumClient(BaseClient):
         """Committed records from `offset` (inclusive) on; at its end waits `max_wait_ms` for `min_bytes`.
 
         Returns at least one whole batch if there is any, even if it is larger than `max_bytes`. Raises
-        OffsetOutOfRange, QuorumUnavailable, RequestRefused, NotSupported.
+        OffsetOutOfRange, QuorumUnavailable, RequestRefused, NotSupported; TypeError or ValueError for a
+        number that no request can have.
         """
+        _check_numbers(64, offset=offset, max_wait_ms=max_wait_ms)
+        _check_numbers(32, max_bytes=max_bytes, min_bytes=min_bytes)
+        if max_bytes < 0:
+            raise ValueError(f"max_bytes is {max_bytes}: give 0 or more")
         deadline = self._deadline(timeout_ms)
         return await self._fetch(
             offset, max_bytes, max_wait_ms, deadline, fetched_from, min_bytes=min_bytes
@@ -382,8 +387,9 @@ class QuorumClient(BaseClient):
         """The first record at or after `timestamp` (ms since 1970), by offset.
 
         EARLIEST gives the log start offset, LATEST the high watermark. Raises QuorumUnavailable,
-        RequestRefused.
+        RequestRefused; TypeError or ValueError for a timestamp that is no whole number of 64 bits.
         """
+        _check_numbers(64, timestamp=timestamp)
         deadline = self._deadline(None)
         request = offsets_request(timestamp, deadline.remaining_ms())
 
@@ -430,6 +436,15 @@ ONLY_FOR_REPLICAS = (
     "{} refuses readers that are not replicas, as Kafka controllers do. Read its log from disk, "
     "with `quorumctl dump-log` on its metadata directory, or from a quorumd observer of it."
 )
+
+
+def _check_numbers(bits: int, **given: int) -> None:
+    """Raises TypeError or ValueError for what a request has no room for."""
+    for name, value in given.items():
+        if not isinstance(value, int):
+            raise TypeError(f"{name} is of type {type(value).__name__}: give a whole number")
+        if not -(1 << bits - 1) <= value < 1 << bits - 1:
+            raise ValueError(f"{name} is {value}, which {bits} bits do not hold")
 
 
 def fetch_request(

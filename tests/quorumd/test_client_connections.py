@@ -261,6 +261,32 @@ def test_a_timeout_may_be_without_end(timeout_ms: Any) -> None:
     with_quorum(story)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (1.5, "is of type float: give a whole"),
+        ("5", "is of type str"),
+        (1 << 63, "is .*, which 64 bits do not"),
+    ],
+)
+def test_a_number_that_no_request_can_have_is_refused_by_its_name(wrong: Any, said: str) -> None:
+    """As a time in ms of time.time(), which is a float."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        with pytest.raises((TypeError, ValueError), match=f"timestamp {said}"):
+            await client.list_offsets(wrong)
+        with pytest.raises((TypeError, ValueError), match=f"offset {said}"):
+            await client.fetch(wrong)
+        for name in ("max_bytes", "min_bytes"):
+            with pytest.raises((TypeError, ValueError), match=f"{name} is "):
+                await client.fetch(0, **{name: wrong})
+        with pytest.raises(ValueError, match="max_bytes is -1: give 0 or more"):
+            await client.fetch(0, max_bytes=-1)
+        assert not quorum.requests
+
+    with_quorum(story)
+
+
 @pytest.mark.parametrize("wrong", [5, None, "x" * 32_768, "\ud800"])
 def test_a_client_id_that_no_request_can_have_is_refused_at_once(wrong: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"client_id is|surrogates"):
