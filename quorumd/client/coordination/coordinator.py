@@ -155,6 +155,7 @@ class Coordinator:
             self.board = ContestBoard(self._wake)
             self.board.live = live
             self._map = KeyValueMap(key_filter=_is_ours, on_change=self._on_change)
+            self._written_end = 0
         self._begins_until = (await self.client.list_offsets(LATEST)).offset
         try:
             self._problem = None
