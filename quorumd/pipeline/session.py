@@ -25,7 +25,7 @@ from quorumd.pipeline.executors import wait_executors
 from quorumd.pipeline.java import use_java
 
 if TYPE_CHECKING:
-    from pyspark import SparkConf
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
 MASTER_DEFAULT = "local[*]"
@@ -152,7 +152,7 @@ def _launch(conf: SparkConf, log: IO[bytes]) -> SparkSession:
             streams = {"stdout": log, "stderr": log}
             with _no_java_left():
                 gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]  # PySpark gives no types
-            SparkContext(conf=conf, gateway=gateway)
+            _silence_accumulators(SparkContext(conf=conf, gateway=gateway))
         return SparkSession.builder.config(conf=conf).getOrCreate()
     except Exception as error:
         text = plain_message(error)
@@ -163,6 +163,13 @@ def _launch(conf: SparkConf, log: IO[bytes]) -> SparkSession:
                 "port right, and has it the same version of Spark? The port of its page is another one"
             ) from error
         raise SparkMissing(f"Spark does not start: {text}{_said(log)}") from error
+
+
+def _silence_accumulators(context: SparkContext) -> None:
+    """PySpark's server of accumulators shows a traceback when Java ends first. Who waits for Java says so."""
+    server = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda request, address: None
 
 
 @contextmanager

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import socketserver
 import subprocess
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark import SparkContext, java_gateway
 
-from quorumd.pipeline.session import build_session
+from quorumd.pipeline.session import _silence_accumulators, build_session
 
 
 @pytest.mark.live
@@ -31,3 +35,19 @@ def test_ctrl_c_while_java_starts_leaves_no_java(monkeypatch: pytest.MonkeyPatch
             other.kill()
             for process in started:
                 process.kill()
+
+
+class _Ended(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        raise EOFError
+
+
+def test_java_that_ends_first_shows_no_traceback_of_accumulators(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socketserver.TCPServer(("127.0.0.1", 0), _Ended) as server:
+        context: Any = SimpleNamespace(_accumulatorServer=server)
+        _silence_accumulators(context)
+        with socket.create_connection(server.server_address[:2]):
+            server.handle_request()
+    assert capsys.readouterr().err == ""
