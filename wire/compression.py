@@ -3,7 +3,8 @@
 `unpack` yields chunks of bounded size whatever the input claims, so that a small batch that unpacks
 to gigabytes costs time but no memory beyond the codec's own: at most a window of 128 MiB, of which as much
 is used as was unpacked. Nothing here knows what the bytes mean.
-What is valid is what Kafka's own decompressors take: they pass over some of what the formats forbid.
+What is valid is what Kafka's own decompressors take: they pass over some of what the formats forbid, and
+refuse some of what they permit. That is taken in no longer, and still read where it is in a log.
 Source: Apache Kafka 4.3, org.apache.kafka.common.compress; KIP-57 (lz4 frame), KIP-110 (zstd); RFC 8878.
 """
 
@@ -29,7 +30,7 @@ _GZIP_NEXT_BYTES_MIN = 19
 """Fewer bytes behind a member are no further one to Java."""
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
-_LZ4_CHECKSUM, _LZ4_SIZE = 4, 8
+_LZ4_DICTIONARY, _LZ4_CHECKSUM, _LZ4_SIZE, _LZ4_UNLINKED = 1, 4, 8, 32
 _INT32 = Struct(">i")
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + (1).to_bytes(4, "big") * 2
@@ -60,7 +61,10 @@ def pack(codec: int, data: bytes) -> bytes:
         case CompressionType.LZ4:
             import lz4.frame
 
-            return bytes(lz4.frame.compress(data, block_size=lz4.frame.BLOCKSIZE_MAX64KB))
+            # Kafka's Java clients read no linked blocks.
+            return bytes(
+                lz4.frame.compress(data, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False)
+            )
         case CompressionType.ZSTD:
             import zstandard
 
@@ -68,8 +72,11 @@ def pack(codec: int, data: bytes) -> bytes:
 
 
 def unpack(codec: int, data: bytes | memoryview) -> Iterator[bytes]:
-    """`data` unpacked, in chunks. Raises CorruptBatch if it is not valid for the codec."""
-    return filter(None, unpack_in_steps(codec, data))
+    """`data` of a log unpacked, in chunks. Raises CorruptBatch if it is not valid for the codec.
+
+    Linked blocks of lz4 and what has no end in zstd are: earlier versions took them in.
+    """
+    return filter(None, _steps(codec, data, SNAPPY_BLOCK_BYTES_MAX, is_produced=False))
 
 
 def unpack_in_steps(
@@ -78,21 +85,29 @@ def unpack_in_steps(
     *,
     block_bytes_max: int = SNAPPY_BLOCK_BYTES_MAX,
 ) -> Iterator[bytes]:
-    """As `unpack`, and each chunk is little work: those are empty for which some input unpacked to nothing.
+    """`data` of a producer, unpacked. Each chunk is little work: those are empty for which some input
+    unpacked to nothing.
 
-    Raises TooLargeBlock for a block of snappy that unpacks to more than `block_bytes_max`.
+    Raises CorruptBatch for what Kafka's Java clients do not unpack, and TooLargeBlock for a block of snappy
+    that unpacks to more than `block_bytes_max`.
     """
+    return _steps(codec, data, block_bytes_max, is_produced=True)
+
+
+def _steps(
+    codec: int, data: bytes | memoryview, block_bytes_max: int, *, is_produced: bool
+) -> Iterator[bytes]:
     match codec:
         case CompressionType.NONE:
             chunks: Iterator[bytes] = iter((bytes(data),))
         case CompressionType.GZIP:
             chunks = _unpack_gzip(bytes(data))
         case CompressionType.SNAPPY:
-            chunks = _unpack_snappy(bytes(data), block_bytes_max)
+            chunks = _unpack_snappy(bytes(data), block_bytes_max, is_produced=is_produced)
         case CompressionType.LZ4:
-            chunks = _unpack_lz4(bytes(data))
+            chunks = _unpack_lz4(bytes(data), is_produced=is_produced)
         case CompressionType.ZSTD:
-            chunks = _unpack_zstd(bytes(data))
+            chunks = _unpack_zstd(bytes(data), is_produced=is_produced)
         case _:
             raise CorruptBatch(f"there is no compression codec {codec}")
     return chunks
@@ -147,9 +162,14 @@ def _gzip_deflated_at(data: bytes, at: int) -> int:
     return end if end <= len(data) else -1
 
 
-def _unpack_lz4(data: bytes) -> Iterator[bytes]:
+def _unpack_lz4(data: bytes, *, is_produced: bool) -> Iterator[bytes]:
     import lz4.frame
 
+    if is_produced and data[:4] == _LZ4_MAGIC and len(data) > 4:
+        if not data[4] & _LZ4_UNLINKED:
+            raise CorruptBatch("lz4: its blocks are linked, and Kafka's clients do not read such")
+        if data[4] & _LZ4_DICTIONARY:
+            raise CorruptBatch("lz4: it names a dictionary, and Kafka's clients know none")
     try:
         data, checksum_bytes = _unverified_lz4(data)
         stream = lz4.frame.LZ4FrameDecompressor()
@@ -192,30 +212,34 @@ def _unverified_lz4(data: bytes) -> tuple[bytes, int]:
     return header + data[at:], 4 if flags & _LZ4_CHECKSUM else 0
 
 
-def _unpack_zstd(data: bytes) -> Iterator[bytes]:
+def _unpack_zstd(data: bytes, *, is_produced: bool) -> Iterator[bytes]:
     import zstandard
 
     # The window may have 128 MiB, which is the library's own limit: Kafka's clients say so at level 22,
     # however little they send.
     stream = zstandard.ZstdDecompressor().decompressobj(read_across_frames=True)
     try:
-        for piece in zstd_blocks(data):
+        is_end = False
+        for piece, is_last in _zstd_blocks(data):
             yield stream.decompress(piece)
+            is_end = is_last
     except zstandard.ZstdError as error:
         raise CorruptBatch(f"zstd: {error}") from None
+    if is_produced and not is_end:
+        raise CorruptBatch("the zstd frame is cut off")
 
 
-def zstd_blocks(data: bytes) -> Iterator[bytes]:
+def _zstd_blocks(data: bytes) -> Iterator[tuple[bytes, bool]]:
     """`data`, cut behind each block, for the library has no limit for what one call unpacks.
 
-    What is no zstd is cut anywhere.
+    With each piece: whether it is the end of a frame. What is no zstd is cut anywhere.
     """
     at = 0
     while at < len(data):
         start = at
         if data[at + 1 : at + 4] == b"\x2a\x4d\x18":  # a frame to be skipped
             at += 8 + int.from_bytes(data[at + 4 : at + 8], "little")
-            yield data[start:at]
+            yield data[start:at], at <= len(data)
             continue
         descriptor = data[at + 4] if at + 4 < len(data) else 0
         has_window = not descriptor & 0x20
@@ -229,7 +253,7 @@ def zstd_blocks(data: bytes) -> Iterator[bytes]:
             at += 3 + (1 if is_one_byte else block >> 3)
             if is_last and descriptor & 4:
                 at += 4  # a checksum
-            yield data[start:at]
+            yield data[start:at], is_last and at <= len(data)
             start = at
 
 
@@ -243,7 +267,7 @@ def _pack_snappy(data: bytes) -> Iterator[bytes]:
         yield block
 
 
-def _unpack_snappy(data: bytes, block_bytes_max: int) -> Iterator[bytes]:
+def _unpack_snappy(data: bytes, block_bytes_max: int, *, is_produced: bool) -> Iterator[bytes]:
     if not data.startswith(_XERIAL_MAGIC):
         yield _unpack_snappy_block(data, block_bytes_max)
         return
@@ -254,6 +278,8 @@ def _unpack_snappy(data: bytes, block_bytes_max: int) -> Iterator[bytes]:
             # Streams that follow each other are one stream.
             head = data[at : at + len(_XERIAL_HEADER)]
             if len(head) == len(_XERIAL_HEADER) and not head.startswith(_XERIAL_MAGIC):
+                if is_produced:
+                    raise CorruptBatch("what follows a snappy stream is none")
                 return
             if len(head) < len(_XERIAL_HEADER) or _INT32.unpack_from(head, 8)[0] < 1:
                 raise CorruptBatch("the header of a further snappy stream is malformed")

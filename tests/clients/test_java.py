@@ -26,6 +26,7 @@ from tests.clients.jvm import (
     producer_arguments,
     run_all,
 )
+from tests.support.commands import quorumctl
 from tests.support.live_cluster import TOPIC, Cluster
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
@@ -71,6 +72,23 @@ def test_what_the_console_producer_writes_the_console_consumer_reads(cluster: Cl
         assert mine == lines
     log = cluster.records(cluster.wait_leader())
     assert [line.offset for line in found] == [r.offset for r in log if r.offset >= begin]
+
+
+def test_what_quorumctl_packs_the_console_consumer_reads(cluster: Cluster, tmp_path: Path) -> None:
+    begin = cluster.wait_converged()
+    # Of more than 64 KiB: lz4 makes one block of less.
+    lines = [f"line-{i}-" * 30 for i in range(1000)]
+    path = tmp_path / "lines"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    batch_bytes = 1 << 19
+    for codec in CODECS:
+        done = quorumctl(
+            *("append", "--bootstrap-server", cluster.bootstrap, "--file", path),
+            *("--compression", codec, "--batch-bytes", batch_bytes),
+        )
+        assert done.code == 0, done.text
+    found = read(cluster, begin, len(CODECS) * len(lines))
+    assert [line.value for line in found] == lines * len(CODECS)
 
 
 def test_reading_begins_where_the_console_consumer_says(cluster: Cluster) -> None:

@@ -138,7 +138,6 @@ CHECKED_MEMBER = gzip_member(gzip_header(0xFF, ALL_FIELDS, checksum=True))
             CompressionType.SNAPPY,
             XERIAL + snappy_block(TEXT[:9]) + XERIAL + snappy_block(TEXT[9:]),
         ),
-        (CompressionType.SNAPPY, XERIAL + BLOCKS + b"\x82SNA" + bytes(12) + BLOCKS),
         (CompressionType.LZ4, LZ4 + b"garbage"),
         (CompressionType.LZ4, LZ4[:-4] + WRONG),
         (CompressionType.LZ4, LZ4_BLOCKS[:-4] + WRONG + b"garbage"),
@@ -147,6 +146,42 @@ CHECKED_MEMBER = gzip_member(gzip_header(0xFF, ALL_FIELDS, checksum=True))
 )
 def test_what_kafkas_consumer_reads_is_unpacked(codec: CompressionType, data: bytes) -> None:
     assert b"".join(unpack(codec, data)) == TEXT
+    assert b"".join(unpack_in_steps(codec, data)) == TEXT
+
+
+LONG = TEXT * 3
+ZSTD_STREAM = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+NOT_ENDED = ZSTD_STREAM.compress(LONG) + ZSTD_STREAM.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+WITH_CHECKSUM = zstandard.ZstdCompressor(write_checksum=True).compress(LONG)
+LZ4_LINKED = lz4.frame.compress(LONG, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=True)
+# Flags, size of blocks, number of the dictionary and a check of these.
+LZ4_DICTIONARY = b"\x04\x22\x4d\x18\x61\x40abcd\x8a"
+LZ4_BARE = lz4.frame.compress(TEXT, store_size=False)
+
+
+@pytest.mark.parametrize(
+    ("codec", "data", "text"),
+    [
+        (CompressionType.LZ4, LZ4_LINKED, LONG),
+        (CompressionType.LZ4, LZ4_DICTIONARY + LZ4_BARE[7:], TEXT),
+        (CompressionType.ZSTD, NOT_ENDED, LONG),
+        (CompressionType.ZSTD, WITH_CHECKSUM[:-1], LONG),
+        (CompressionType.ZSTD, WITH_CHECKSUM[:-4], LONG),
+        (CompressionType.ZSTD, WITH_CHECKSUM + NOT_ENDED, LONG * 2),
+        (CompressionType.SNAPPY, XERIAL + BLOCKS + b"\x82SNA" + bytes(12) + BLOCKS, TEXT),
+    ],
+)
+def test_what_kafkas_consumer_cannot_read_is_read_from_a_log_and_not_taken_in(
+    codec: CompressionType, data: bytes, text: bytes
+) -> None:
+    assert b"".join(unpack(codec, data)) == text
+    with pytest.raises(CorruptBatch):
+        list(unpack_in_steps(codec, data))
+
+
+@pytest.mark.parametrize("codec", [codec for codec in CompressionType if codec])
+def test_what_is_packed_here_is_taken_in(codec: CompressionType) -> None:
+    assert b"".join(unpack_in_steps(codec, pack(codec, LONG))) == LONG
 
 
 @pytest.mark.parametrize(
@@ -175,5 +210,6 @@ def test_what_kafkas_consumer_reads_is_unpacked(codec: CompressionType, data: by
 def test_what_kafkas_consumer_cannot_read_is_not_unpacked(
     codec: CompressionType, data: bytes
 ) -> None:
-    with pytest.raises(CorruptBatch):
-        list(unpack(codec, data))
+    for read in (unpack, unpack_in_steps):
+        with pytest.raises(CorruptBatch):
+            list(read(codec, data))
