@@ -17,7 +17,7 @@ from tests.architecture.source_tree import ROOT, all_modules
 from tests.support.compiled import compiled_modules
 
 EXAMPLE = '''\
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar, NamedTuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,16 @@ class Counted:
 
 class Pair(NamedTuple):
     first: int
+
+@dataclass(kw_only=True)
+class Again(Plain):
+    value: float = 1.0
+
+@dataclass
+class Late:
+    value: int
+    _: KW_ONLY
+    limit: int = 3
 
 @dataclass
 class Foreign(Exception):

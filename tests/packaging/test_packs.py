@@ -23,6 +23,7 @@ from typing import Final
 ALL: Final = Struct(">3sqihs")
 LITTLE: Final = Struct("<hi")
 OTHER: Final = Struct(">hB")
+COUNTED: Final = Struct(">2h")
 NAME = "ALL"
 
 class Writer:
@@ -61,6 +62,9 @@ class Writer:
     def of_other_fields(self, a: bytes, q: int, i: int, h: int, z: bytes) -> bytes:
         return OTHER.pack(h, 7)
 
+    def of_a_count(self, a: bytes, q: int, i: int, h: int, z: bytes) -> bytes:
+        return COUNTED.pack(h, 7)
+
     def of_a_star(self, a: bytes, q: int, i: int, h: int, z: bytes) -> bytes:
         return ALL.pack(a, *(q, i, h), z)
 
@@ -76,7 +80,7 @@ LEFT_ALONE = {
         "of_the_other_end",
         "of_other_fields",
     ),
-    *("of_a_star", "of_more"),
+    *("of_a_count", "of_a_star", "of_more"),
 }
 TOO_LARGE = "too large"
 

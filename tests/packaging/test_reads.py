@@ -53,6 +53,10 @@ def first_of(data: bytes, at: int) -> tuple[object, ...]:
     (a,) = ONE.unpack_from(data)
     return (a,)
 
+def by_position(data: bytes, /, at: int) -> tuple[object, ...]:
+    (a,) = ONE.unpack_from(data, at)
+    return (a,)
+
 def of_a_view(data: bytes | memoryview, at: int) -> tuple[object, ...]:
     (a,) = ONE.unpack_from(data, at)
     return (a,)
@@ -77,7 +81,7 @@ def of_what_changes(data: bytes, at: int) -> tuple[object, ...]:
     (at,) = ONE.unpack_from(data, at)
     return (at,)
 """
-WRITTEN_OUT = {"all_of", "some_of", "first_of"}
+WRITTEN_OUT = {"all_of", "some_of", "first_of", "by_position"}
 LEFT_ALONE = {
     *("last_of", "of_a_view", "of_the_other_end", "of_a_large_one", "of_a_call"),
     *("of_a_view_beside_bytes", "of_what_changes"),

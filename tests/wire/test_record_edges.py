@@ -16,7 +16,7 @@ from quorumd.wire.control_records import (
 )
 from quorumd.wire.errors import CorruptBatch, MalformedMessage, RefusedBatch, TooLargeBlock
 from quorumd.wire.keyed_records import COMPLETE, DELETED, PREFIX, take_records
-from quorumd.wire.record_walk import check_records, is_plain_record
+from quorumd.wire.record_walk import ANY_DELTA, check_records, is_plain_record
 from quorumd.wire.records import BATCH_OVERHEAD, Record, build_batch, iter_places, iter_records
 from quorumd.wire.sequence_check import offset_problem
 from quorumd.wire.snapshot_records import RecordPacker, read_snapshot_records
@@ -46,7 +46,7 @@ def record(index: int, delta: bytes | None = None, end: bytes = b"\1\2v\0") -> b
     return sized(b"\0\0", encode_varint(index) if delta is None else delta, end)
 
 
-def check(payload: bytes, count: int, timestamp_deltas: range = range(1)) -> None:
+def check(payload: bytes, count: int, timestamp_deltas: range = ANY_DELTA) -> None:
     for _ in check_records(payload, 0, count, timestamp_deltas):
         pass
 
@@ -143,12 +143,16 @@ def test_a_record_that_is_nearly_plain_is_not(data: bytes, why: str) -> None:
     assert not is_plain_record(data, 0), why
 
 
-def test_a_run_of_records_is_not_taken_for_one_that_repeats_the_offsets_of_the_last_block() -> None:
+@pytest.mark.parametrize("other", [8189, 8190])
+def test_a_run_of_records_is_not_taken_for_one_that_repeats_the_offsets_of_the_last_block(
+    other: int,
+) -> None:
     """Behind 8191, which has two bytes, come deltas that have two bytes, too, and begin again at 0.
 
-    8189 has another size, so that the run before it has ended, and a new one is looked for behind 8191.
+    The `other` one has another size, so that the run before it has ended: behind 8190 a new one is looked
+    for behind 8191.
     """
-    good = b"".join(record(n, end=b"\1\4vv\0" if n == 8189 else b"\1\2v\0") for n in range(8192))
+    good = b"".join(record(n, end=b"\1\4vv\0" if n == other else b"\1\2v\0") for n in range(8192))
     check(good, 8192)
     odd = b"".join(record(8192 + n, bytes((n << 1 | 0x80, 0))) for n in range(60))
     with pytest.raises(RefusedBatch, match="Record 8192: its offset delta is not its place"):
@@ -297,3 +301,25 @@ def test_any_difference_of_times_is_packed_and_read_back(bits: int) -> None:
         found = read_snapshot_records(read_header(header), header + payload, check=True)
         assert found.keys == [b"k"]
         assert found.held[0].startswith(PREFIX.pack(delta & (1 << 64) - 1, COMPLETE))
+
+
+# -- a pass over records that are cut off, or alike
+
+
+def where_it_ends(payload: bytes, count: int) -> tuple[int, int]:
+    """The index and the place of the first record that is not whole."""
+    steps = check_records(payload, 0, count, is_cut=True)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: tuple[int, int] = end.value
+            return found
+
+
+def test_a_length_may_be_cut_off_wherever_it_is_and_one_below_zero_is_refused_at_once() -> None:
+    length_bytes = b"\xff\xff\xff\xff\x0f"
+    for kept in range(5):
+        assert where_it_ends(record(0) + length_bytes[:kept], 2) == (1, len(record(0)))
+    with pytest.raises(RefusedBatch, match="Record 1: its length does not fit the batch"):
+        where_it_ends(record(0) + length_bytes + bytes(4), 2)
