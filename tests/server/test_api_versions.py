@@ -12,6 +12,15 @@ from quorumd.wire.messages.api_versions import ApiVersionsRequest
 from quorumd.wire.registry import APIS, CONTROLLER_KEYS, FIRST_OWN_KEY
 from tests.support.cluster import FixedView, decoded_again
 
+OF_THE_ACTIVE_CONTROLLER = {
+    "AllocateProducerIds",
+    "AlterPartition",
+    "AssignReplicasToDirs",
+    "BrokerHeartbeat",
+    "BrokerRegistration",
+    "ControllerRegistration",
+    "Envelope",
+}
 SOFTWARE = ApiVersionsRequest(client_software_name="a-client", client_software_version="1.0")
 
 
@@ -28,6 +37,7 @@ def test_api_versions_lists_exactly_what_is_spoken(version: int) -> None:
     assert {key.api_key for key in answer.api_keys} == set(spoken)
     for key in CONTROLLER_KEYS:
         del spoken[key]
+    assert {APIS[key].name for key in CONTROLLER_KEYS} == OF_THE_ACTIVE_CONTROLLER
     assert listed == spoken | {0: (0, 13)}
     if version >= 3:
         own = replace(SOFTWARE, client_software_name="quorumctl")

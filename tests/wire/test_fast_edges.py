@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -40,6 +41,7 @@ from tests.wire.test_fast import frame_of, same_fetch, same_produce, same_respon
 
 ODD = (0, 1, 2, 3, 4, 9, 13, 14, 16, 17, 126, 127, 128, 129, 254, 255)
 TOPIC_ID = UUID(int=5)
+NOBODY = FetchRequestReplicaState()
 
 
 def neighbours(body: bytes) -> Iterator[bytes]:
@@ -117,6 +119,14 @@ def test_a_fetch_request_of_another_version_is_left_to_the_codec_or_read_alike(
     if read_as == version:
         for each in neighbours(body):
             compare(each, version, parse_fetch_request, FetchRequest, same_fetch)
+
+
+@pytest.mark.parametrize("version", range(12, 19))
+def test_a_tag_with_the_sender_counts_from_the_version_on_that_has_it(version: int) -> None:
+    body = encode(replace(fetch_request(version), cluster_id=None, replica_state=NOBODY), version)
+    assert body.endswith(b"\0")
+    state = encode(fetch_request(15), 15)[-15:]
+    compare(body[:-1] + b"\1" + state, version, parse_fetch_request, FetchRequest, same_fetch)
 
 
 @pytest.mark.parametrize("version", range(12, 19))

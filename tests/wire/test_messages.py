@@ -33,8 +33,8 @@ from quorumd.wire.messages.fetch import (
 )
 from quorumd.wire.messages.metadata import MetadataRequest
 from quorumd.wire.messages.vote import VoteRequest, VoteRequestPartition, VoteRequestTopic
-from quorumd.wire.registry import FIRST_OWN_KEY
-from quorumd.wire.schema import Kind
+from quorumd.wire.registry import APIS, FIRST_OWN_KEY
+from quorumd.wire.schema import Kind, Versions
 from tests.wire.wire_values import (
     ALL_BODIES,
     BODY_IDS,
@@ -70,6 +70,16 @@ EACH_OWN_BODY = pytest.mark.parametrize(
 )
 """Requests of this project, those of Kafka that carry its tags, and those that kio does not know."""
 FEW = examples(4)
+
+
+def test_headers_and_versions_are_those_that_the_messages_declare() -> None:
+    for key, spec in APIS.items():
+        for declared in (spec.request.wire_spec, spec.response.wire_spec):
+            assert (declared.api_key, declared.versions) == (
+                key,
+                Versions(spec.min_version, spec.max_version),
+            ), spec.name
+            assert declared.flexible.first == spec.flexible_from, spec.name
 
 
 @EACH_BODY
