@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from quorumd.storage.index import OffsetIndex, SegmentIndex, TimeIndex
+from quorumd.storage.index import OffsetIndex, SegmentIndex, TimeIndex, indexed_position
 from quorumd.storage.layout import index_path, time_index_path
 from quorumd.storage.log import Chunk, ChunkSummary
 from quorumd.wire.records import Record, build_batch, iter_headers, read_header
@@ -168,3 +168,15 @@ def test_what_is_added_after_a_cut_gets_its_entries_as_if_nothing_had_been_there
     fresh = added(added(SegmentIndex(0, 100), left), new)
     assert index.offsets.entries() == fresh.offsets.entries()
     assert index.times.entries() == fresh.times.entries()
+
+
+def test_an_index_that_leads_beyond_the_segment_leads_to_its_start(fs: FaultyFileSystem) -> None:
+    path, index = index_path(DIRECTORY, 7), OffsetIndex(7)
+    assert indexed_position(fs, path, 7, 9, 1000) == 0
+    index.append(9, 100)
+    fs.put(path, index.to_bytes())
+    assert [indexed_position(fs, path, 7, 9, size) for size in (1, 99, 100, 101)] == [0, 0, 0, 100]
+    assert indexed_position(fs, path, 7, 8, 101) == 0
+    for damaged in (index.to_bytes()[:-1], b"\0\0\0\1\xff\xff\xff\xff"):
+        fs.put(path, damaged)
+        assert indexed_position(fs, path, 7, 9, 1000) == 0

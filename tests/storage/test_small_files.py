@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from errno import EIO
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -13,7 +14,13 @@ from hypothesis import strategies as st
 
 from quorumd.config import java_properties
 from quorumd.raft.types import uuid_to_text
-from quorumd.storage.epoch_checkpoint import EpochStart, parse_epochs, render_epochs
+from quorumd.storage.epoch_checkpoint import (
+    EpochStart,
+    load_epochs,
+    parse_epochs,
+    render_epochs,
+    save_epochs,
+)
 from quorumd.storage.errors import DamagedFile, DiskFull, NotFormatted
 from quorumd.storage.meta_properties import (
     LogOwner,
@@ -57,6 +64,13 @@ def test_meta_properties_come_back_as_they_were_saved() -> None:
             log_owner=LogOwner.KAFKA,
             bootstrap=True,
             others=(("strange.key", "kept"),),
+        ),
+        MetaProperties(
+            node_id=(1 << 31) - 1,
+            storage_id=ONE,
+            initial_voters="1@a:9093:x",
+            removed=True,
+            has_started=True,
         ),
     ):
         save_meta_properties(fs, ROOT, meta)
@@ -120,6 +134,7 @@ def test_random_storage_ids_are_usable_on_a_command_line() -> None:
         ("node.id=-1\n", "node.id is '-1'"),
         ("node.id=one\n", "node.id is 'one'"),
         ("node.id=99999999999\n", "node.id is"),
+        ("node.id=2147483648\n", "node.id is '2147483648'"),
         ("node.id=1\nstorage.id=short\n", "not a uuid"),
         ("node.id=1\nstorage.id=AAAAAAAAAAAAAAAAAAAAAA\n", "zero uuid"),
         (
@@ -219,9 +234,9 @@ def test_a_quorum_state_survives_a_round_trip(state: QuorumState) -> None:
     ("text", "state"),
     [
         (
-            '{"clusterId":"","leaderId":1,"leaderEpoch":5,"votedId":-1,"appliedOffset":0,'
+            '{"clusterId":"","leaderId":1,"leaderEpoch":5,"votedId":-1,"appliedOffset":9,'
             '"currentVoters":[{"voterId":1},{"voterId":2}],"data_version":0}',
-            QuorumState(leader_id=1, leader_epoch=5),
+            QuorumState(leader_id=1, leader_epoch=5, applied_offset=9),
         ),
         (
             '{"leaderId":-1,"leaderEpoch":6,"votedId":2,'
@@ -247,7 +262,7 @@ def test_kafkas_own_file_is_read_until_ours_is_there(text: str, state: QuorumSta
         b"[]",
         b"3",
         b"[" * 5000,
-        b'{"data_version":2}',
+        render_quorum_state(FULL).replace(b'"data_version":1', b'"data_version":2'),
         b'{"data_version":"1"}',
         render_quorum_state(FULL)[:-10],
         render_quorum_state(FULL).replace(b'"votedId":0', b'"votedId":-2'),
@@ -353,11 +368,28 @@ def test_the_epoch_checkpoint_is_kafkas() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"1\n0\n", b"0\n1\n", b"0\n1\n1\n", b"0\n1\nx 1\n", b"0\n2\n2 0\n1 5\n", b"0\n2\n1 5\n2 5\n"],
+    [
+        b"1\n0\n",
+        b"0\n1\n",
+        b"0\n1\n1\n",
+        b"0\n1\nx 1\n",
+        b"0\n2\n2 0\n1 5\n",
+        b"0\n2\n1 5\n2 5\n",
+        b"0\n1\n1 0\n2 5\n",
+    ],
 )
 def test_a_broken_epoch_checkpoint_is_a_value_error(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_epochs(text)
+
+
+def test_an_epoch_checkpoint_on_a_disk_that_fails_is_not_taken_for_none() -> None:
+    fs = empty_disk()
+    save_epochs(fs, DIRECTORY, [EpochStart(1, 0)])
+    assert load_epochs(fs, DIRECTORY) == [(1, 0)]
+    fs.errors["pread"] = EIO
+    with pytest.raises(OSError, match="told to fail"):
+        load_epochs(fs, DIRECTORY)
 
 
 def test_paths_are_where_the_layout_says() -> None:
