@@ -329,6 +329,32 @@ def test_the_reserve_lets_a_full_disk_take_votes() -> None:
     assert len(fs.contents(reserve)) == RESERVE_BYTES
 
 
+def test_the_call_that_needs_the_reserve_does_not_take_it_back() -> None:
+    """Else each of the next would give it back again, and write 1 MiB, on a disk that is full."""
+    fs = formatted()
+    directory = open_directory(fs, ROOT, node_id=1)
+    directory.save_quorum_state(QuorumState())
+    fs.capacity_bytes = used_bytes(fs)
+    directory.save_quorum_state(QuorumState(leader_epoch=1))
+    assert not fs.exists(ROOT / ".reserve")
+    directory.save_quorum_state(QuorumState(leader_epoch=2))
+    assert directory.begin() == QuorumState(leader_epoch=2)
+
+
+def test_an_opening_that_is_interrupted_holds_no_lock() -> None:
+    def interrupted(call: int) -> None:
+        if fs.log[-1] == "create":
+            raise KeyboardInterrupt
+
+    fs = formatted()
+    open_directory(fs, ROOT, node_id=1).close()
+    fs.remove(ROOT / ".reserve")
+    fs.before_change = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        open_directory(fs, ROOT, node_id=1)
+    assert fs.open_handles == 0
+
+
 def test_a_reserve_that_was_cut_short_is_made_whole() -> None:
     fs = formatted()
     fs.put(ROOT / ".reserve", bytes(512))

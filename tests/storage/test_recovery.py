@@ -388,6 +388,17 @@ def test_a_sparser_index_is_not_damage(fs: FaultyFileSystem) -> None:
     assert contents(log) == everything(19)
 
 
+def test_an_empty_index_is_rebuilt_though_one_entry_is_due_for_all_of_the_segment() -> None:
+    disk, sparse = empty_disk(), {"index_interval_bytes": 2 * len(batch(0))}
+    fill(reopen(disk, **sparse), range(12))
+    path = index_path(DIRECTORY, 5)
+    good = disk.contents(path)
+    assert len(good) == 8
+    disk.put(path, b"")
+    assert reopen(disk, **sparse).recovery.rebuilt_indexes == (path,)
+    assert disk.contents(path) == good
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -280,6 +280,24 @@ def test_a_directory_in_use_is_never_taken() -> None:
         site.restore()
 
 
+def test_a_directory_that_is_formatted_while_its_lock_is_waited_for_is_never_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = Site(batches_of(5))
+    lock = site.fs.try_lock
+
+    def try_lock(handle: int) -> bool:
+        format_directory(site.fs, STORAGE, node_id=3)
+        site.fs.put(log_path(partition_directory(STORAGE), 0), b"something")
+        return lock(handle)
+
+    monkeypatch.setattr(site.fs, "try_lock", try_lock)
+    with pytest.raises(AlreadyFormatted, match="formatted already"):
+        site.restore()
+    assert site.fs.contents(log_path(partition_directory(STORAGE), 0)) == b"something"
+    assert site.fs.open_handles == 0
+
+
 def test_a_log_without_an_owner_is_never_taken() -> None:
     site = Site(batches_of(5))
     for path in (STORAGE, partition_directory(STORAGE)):

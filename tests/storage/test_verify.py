@@ -137,9 +137,10 @@ def test_a_directory_that_was_only_formatted_is_sound(tmp_path: Path) -> None:
     assert verified(tmp_path / "s").texts == []
 
 
-def test_what_a_producer_sent_so_is_noted_and_no_damage(node: Node) -> None:
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 100])
+def test_what_a_producer_sent_so_is_noted_and_no_damage(node: Node, segment_bytes: int) -> None:
     first = node.ends[-1]
-    log = open_log(node.fs, segment_bytes=1 << 20)
+    log = open_log(node.fs, segment_bytes=segment_bytes)
     for offset in (first, first + 1):
         append(log, with_attributes(batch(offset, epoch=99), 4), offset, offset + 1)
     log.close()
@@ -382,9 +383,14 @@ def test_a_time_index_that_lies_is_named(node: Node) -> None:
 
 
 def test_a_time_index_without_its_last_entry_is_named(node: Node) -> None:
-    path = time_index_path(DIRECTORY, node.bases[1])
+    paths = [time_index_path(DIRECTORY, base) for base in node.bases[:-1]]
+    path = max(paths, key=lambda each: len(node.fs.contents(each)))
     node.change(path, lambda data: data[:-12])
-    only(node.verified(), path, "the last entry is not the greatest timestamp")
+    done = node.verified()
+    only(done, path, "the last entry is not the greatest timestamp")
+    left_bytes = len(node.fs.contents(path))
+    assert left_bytes >= 12
+    assert done.findings[0].position == left_bytes - 12
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
@@ -464,6 +470,13 @@ def test_a_snapshot_of_another_epoch_than_the_log_has_there_is_named(node: Node)
     path = snapshot_path(DIRECTORY, (end_offset, epoch + 1))
     what = f"its epoch is {epoch + 1}, but the record before its end, offset {end_offset - 1}, has"
     only(node.verified(), path, what)
+
+
+def test_a_snapshot_that_ends_with_an_epoch_is_of_that_epoch(node: Node) -> None:
+    before, behind = (read_header(node.batches.data[number]) for number in (8, 9))
+    assert before.epoch < behind.epoch
+    put_real_snapshot(node.fs, behind.base_offset, before.epoch)
+    assert node.verified().texts == []
 
 
 def test_a_damaged_snapshot_covers_nothing(node: Node) -> None:
