@@ -239,6 +239,13 @@ def test_a_file_that_is_too_large_is_no_store(tmp_path: Path) -> None:
             assert "cannot be read: it is larger than 67108864 bytes" in text
 
 
+def test_a_certificate_may_be_trusted_itself_instead_of_its_ca(tmp_path: Path) -> None:
+    tls = configured(tmp_path, NODE, CA)
+    assert tls.ssl_truststore_location is not None
+    tls.ssl_truststore_location.write_bytes(NODE.pem)
+    assert problems(tls) == []
+
+
 def test_a_client_may_have_another_ca_than_the_listener(tmp_path: Path) -> None:
     tls = configured(tmp_path, NODE, Authority("of clients"))
     assert problems(tls, is_peers=False) == []
@@ -249,6 +256,7 @@ def test_a_client_may_have_another_ca_than_the_listener(tmp_path: Path) -> None:
 
 
 DELTA = x509.DeltaCRLIndicator(1)
+COMPROMISED = frozenset({x509.ReasonFlags.key_compromise})
 
 
 def scope(**only: Any) -> x509.IssuingDistributionPoint:
@@ -294,6 +302,7 @@ def test_revocation_lists(tmp_path: Path) -> None:
         (True, [CA.crl(begin=now() - 2 * HOUR), CA.crl(extension=DELTA)], "deltas are not applied"),
         (False, [CA.crl(extension=scope(only_contains_ca_certs=True))], "of nodes and clients"),
         (False, [CA.crl(extension=scope(indirect_crl=True))], "of nodes and clients"),
+        (False, [CA.crl(extension=scope(only_some_reasons=COMPROMISED))], "of nodes and clients"),
         (False, [CA.crl(extension=scope(only_contains_user_certs=True))], None),
     ],
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from quorumd.config.java_properties import parse
@@ -18,7 +19,8 @@ from quorumd.config.node_principals import node_principals
 from quorumd.config.tls import ClientAuth, TlsConfig
 from quorumd.security.checks import problems_of
 from quorumd.security.credentials import Credentials
-from quorumd.security.make_certificates import NODE_PRINCIPALS
+from quorumd.security.errors import CertificateProblem
+from quorumd.security.make_certificates import NODE_PRINCIPALS, make_ca, make_client
 from quorumd.server.main import cli
 from tests.support import canary
 
@@ -103,6 +105,26 @@ def test_a_folder_may_have_any_name(tmp_path: Path, folder: str) -> None:
     assert properties["ssl.keystore.location"] == str(made / "alice.pem")
 
 
+def test_a_certificate_ends_with_its_ca_and_an_expired_one_makes_none(tmp_path: Path) -> None:
+    make_ca(tmp_path, 2)
+    make_client(tmp_path, "alice", 397)
+    ca, alice = (
+        x509.load_pem_x509_certificate((tmp_path / name).read_bytes())
+        for name in ("ca.pem", "alice.pem")
+    )
+    assert alice.not_valid_after_utc == ca.not_valid_after_utc
+    assert ca.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length == 0
+    make_ca(tmp_path, 0, force=True)
+    with pytest.raises(CertificateProblem, match="has expired: make another one"):
+        make_client(tmp_path, "bob", 397)
+
+
+def test_what_a_killed_command_has_left_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "ca.key.part").write_bytes(b"half")
+    make_ca(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ca.key", "ca.pem"]
+
+
 @pytest.mark.live
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_openssl_verifies_the_chain(made: Path) -> None:
@@ -117,6 +139,7 @@ def test_openssl_verifies_the_chain(made: Path) -> None:
 
 def test_private_keys_are_their_owners_and_nothing_is_replaced_by_chance(made: Path) -> None:
     modes = {path.name: path.stat().st_mode & 0o777 for path in made.iterdir()}
+    assert made.stat().st_mode & 0o777 == 0o700
     assert modes == {
         "alice.pem": 0o600,
         "alice.properties": 0o644,
@@ -164,7 +187,9 @@ def test_a_client_cannot_be_called_as_a_node_or_leave_the_directory(made: Path, 
     assert "no name for a client" in result.output
 
 
-@pytest.mark.parametrize("host", ["db1:9093", "", "a b", "https://db1", "-x.", "a..b", "x" * 64])
+@pytest.mark.parametrize(
+    "host", ["db1:9093", "", "a b", "https://db1", "-x.", "a..b", "x" * 64, f"{'x.' * 126}xx"]
+)
 def test_a_host_that_nobody_can_dial_is_refused(made: Path, host: str) -> None:
     result = certs(made, "node", "--id", "2", "--host", host)
     assert result.exit_code == 2

@@ -268,7 +268,8 @@ def test_of_several_revocation_lists_of_a_ca_the_newest_counts(tmp_path: Path) -
     path = tmp_path / "crl.pem"
     old = CA.crl(begin=now() - 2 * HOUR, number=1)
     new = CA.crl(NODE, begin=now() - HOUR, number=2)
-    path.write_bytes(old + new + MIDDLE.crl() + old)
+    numbered = CA.crl(begin=now() - 3 * HOUR, number=3)
+    path.write_bytes(old + new + MIDDLE.crl() + numbered + old)
     found = read_material(TlsConfig(ssl_crl_location=path)).crls
     assert [len(list(each)) for each in found] == [1, 0]
     assert [each.issuer for each in found] == [CA.name, MIDDLE.name]

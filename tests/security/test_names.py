@@ -44,10 +44,15 @@ def name(*parts: list[bytes]) -> bytes:
 CN, ORG, E_MAIL, UID = "550403", "55040a", "2a864886f70d010901", "0992268993f22c640101"
 
 
+LONG = name([attribute(CN, der(0x0C, b"a" * 120))])
+"""Its length takes two bytes: 0x81, and that."""
+
+
 @pytest.mark.parametrize(
     ("data", "text"),
     [
         (name(), ""),
+        (LONG, f"CN={'a' * 120}"),
         (
             name([attribute(ORG, der(0x13, b"Acme"))], [attribute(CN, der(0x0C, b"a"))]),
             "CN=a,O=Acme",
@@ -63,6 +68,8 @@ CN, ORG, E_MAIL, UID = "550403", "55040a", "2a864886f70d010901", "0992268993f22c
         (name([attribute(CN, der(0x0C, "é".encode()))]), "CN=é"),
         (name([attribute(CN, der(0x0C, b""))]), "CN="),
         (name([attribute(CN, der(0x02, b"\1"))]), "CN=#020101"),
+        (name([attribute(CN, der(0x0C, b"  "))]), "CN=\\ \\ "),
+        (name([attribute("883703", der(0x0C, b"a"))]), "2.999.3=#0c0161"),
     ],
 )
 def test_a_subject_as_text(data: bytes, text: str) -> None:
@@ -79,7 +86,7 @@ def test_the_subject_of_a_certificate() -> None:
     assert found == "CN=\\00d\\00b\\001,O=Müller\\, Söhne"
 
 
-@pytest.mark.parametrize("year", [1951, 1999, 2000, 2049, 2050, 2069, 9999])
+@pytest.mark.parametrize("year", [1950, 1951, 1999, 2000, 2049, 2050, 2069, 9999])
 def test_the_end_of_a_certificate(year: int) -> None:
     end = datetime(year, 12, 31, 23, 59, 58, tzinfo=UTC)
     begin = datetime(1950, 1, 1, tzinfo=UTC)
@@ -115,6 +122,8 @@ def test_a_string_of_characters_that_its_type_has_not_is_a_name_as_for_java_and_
         name() + b"\0",
         b"\x30\x80\0\0",
         b"\x30\x81\x00",
+        b"\x30\x82\x00" + LONG[2:],
+        name([attribute(CN, der(0x1F, b"a"))]),
     ],
 )
 def test_what_is_no_name_is_refused(data: bytes) -> None:

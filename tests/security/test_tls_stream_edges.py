@@ -38,11 +38,16 @@ def test_bytes_are_handed_on_by_whole_records() -> None:
     both = bytearray(hello + other)
     assert [whole_records(both[:size]) for size in range(len(both) + 1)] == [0] * 8 + [8] * 6 + [14]
     assert whole_records(bytearray(b"\x16\x03\x01\xff\xff")) == 5, "no record: OpenSSL says so"
+    largest = RECORD_BYTES + 2048
+    for size, whole_bytes in ((largest, 0), (largest + 1, 5)):
+        assert whole_records(bytearray(b"\x16\x03\x03" + size.to_bytes(2, "big"))) == whole_bytes
 
 
 def test_small_buffers_share_a_record_and_large_ones_are_cut() -> None:
     assert list(pieces_of([b"a", bytearray(b"b"), memoryview(b"c")])) == [b"abc"]
     assert list(pieces_of([])) == []
+    half = bytes(RECORD_BYTES // 2)
+    assert list(pieces_of([half, half, b"a"])) == [half + half, b"a"]
     large = bytes(range(256)) * 1000
     pieces = [bytes(piece) for piece in pieces_of([b"head", large, b"tail", b"x" * RECORD_BYTES])]
     assert b"".join(pieces) == b"head" + large + b"tail" + b"x" * RECORD_BYTES
