@@ -68,6 +68,12 @@ def test_java_reads_the_same() -> None:
     assert shortest == [], f"{len(wrong)} differ"
 
 
+def test_a_backslash_at_the_end_of_the_text_is_as_in_java() -> None:
+    assert java_properties.parse("\\\r\n") == {}
+    assert java_properties.parse("\\\n") == {"": ""}
+    assert java_properties.parse("a=b\\\r\n") == {"a": "b"}
+
+
 @given(st.dictionaries(st.text(), st.text()))
 def test_what_is_written_is_read_again(pairs: dict[str, str]) -> None:
     assert java_properties.parse(java_properties.render(pairs)) == pairs

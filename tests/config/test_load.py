@@ -149,6 +149,7 @@ def test_the_environment_wins_over_the_file_also_over_its_bad_values(write: Writ
         "QUORUMD_NODE_ID": "4",
         "QUORUMD_QUORUM_FETCH_TIMEOUT_MS": " 300 ",
         "QUORUMD_QUORUM_VOTERS": "",
+        "QUORUMD_RETENTION_MS": " ",
         "QUORUMD_SERVICE_HOST": "10.0.0.1",
         "QUORUMD_KAFKA_LIBS": "/opt/kafka",
         "HOME": "/root",
@@ -327,7 +328,7 @@ LISTENER_FORM = "NAME://host:port, such as CONTROLLER://db1.example.com:9093"
                 f"quorum.voters: '{host}:9093': '{host}' is not a host name or IP address: "
                 f"expected {VOTER_FORM}",
             )
-            for host in ("http://db1", "db1:9093;2@db2", "db1:9092")
+            for host in ("http://db1", "db1:9093;2@db2", "db1:9092", "[::1")
         ),
         (
             "quorum.voters",

@@ -283,6 +283,11 @@ def test_each_key_holds_for_its_listener_alone(data: st.DataObject) -> None:
             "those, or more than 0",
         ),
         (
+            "max.connections.per.ip: 0\nmax.connections.per.ip.overrides: 10.0.0.7:many\n",
+            "6: max.connections.per.ip.overrides: the count in '10.0.0.7:many': 'many' is not a whole "
+            "number from 0 to 1000000",
+        ),
+        (
             "max.connections.per.ip.overrides: 10.0.0.7:many\n",
             "5: max.connections.per.ip.overrides: the count in '10.0.0.7:many': 'many' is not a whole "
             "number from 0 to 1000000",
@@ -386,6 +391,8 @@ def test_a_listener_has_limits_beside_the_nodes(write: Write) -> None:
     assert config.listener_limits == {
         "CLIENT-A": ListenerLimits(20, ConnectionLimits(5, overrides, 30))
     }
+    per_ip = load(write(TWO, "listener.name.client-a.max.connections.per.ip: 5\n"), {})
+    assert per_ip.listener_limits == {"CLIENT-A": ListenerLimits(None, ConnectionLimits(5, {}))}
     assert load(write(TWO, "listener.name.client-a.max.connections.per.ip: -1\n"), {}) == load(
         write(TWO), {}
     )

@@ -38,6 +38,7 @@ def range_of(bounds: LogBounds, **given: str) -> OffsetRange:
 def test_a_batch_read_is_everything_unless_something_else_is_said() -> None:
     assert range_of(WHOLE) == OffsetRange(None, 0, 100)
     assert range_of(WHOLE, startingOffsets="7", endingOffsets="9") == OffsetRange(None, 7, 9)
+    assert range_of(WHOLE, endingOffsets="100") == OffsetRange(None, 0, 100)
     assert range_of(WHOLE, startingOffsets="100") == OffsetRange(None, 100, 100)
     assert range_of(WHOLE, endingOffsets="0") == OffsetRange(None, 0, 0)
 
