@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quorumd.pipeline.tables import ingest
+from quorumd.pipeline.tables.ingest import IngestProgress, StreamingIngest
 from quorumd.pipeline.tables.manifests import table_files
 from quorumd.pipeline.tables.output import held_output
 from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
@@ -181,3 +183,63 @@ def test_java_that_ends_without_a_stop_and_a_failure_while_it_runs_are_failures(
     running = Ending(monkeypatch, has_ended=False)
     with pytest.raises(ConnectionError):
         running.run()
+
+
+# --- queries that end
+
+
+class Query:
+    """One of a stream, that was stopped or not."""
+
+    is_stopped = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+def follow(
+    tries: Tries, monkeypatch: pytest.MonkeyPatch, *, available_now: bool, succeeds: bool
+) -> list[str]:
+    """Warnings of a stream whose queries fail, each perhaps after a batch that was a success."""
+    monkeypatch.setattr(ingest, "RETRY_S", 0)
+    for name in ("register_sink", "refresh_state", "compact"):
+        monkeypatch.setattr(ingest, name, lambda *_: None)
+    queries: list[Query] = []
+    warnings: list[str] = []
+
+    def start(self: object) -> Query:
+        queries.append(Query())
+        return queries[-1]
+
+    def watch(self: object, query: Query, show: Callable[[IngestProgress], None]) -> None:
+        if succeeds:
+            show(IngestProgress(1, 1, 0.0))
+        tries()
+
+    monkeypatch.setattr(StreamingIngest, "_start", start)
+    monkeypatch.setattr(StreamingIngest, "_watch", watch)
+    nothing: Any = None
+    stream = StreamingIngest(nothing, nothing, nothing, interval_s=1, available_now=available_now)
+    try:
+        stream.run(lambda progress: None, warnings.append)
+    finally:
+        assert all(query.is_stopped for query in queries)
+    return warnings
+
+
+def test_a_stream_waits_for_a_leader_and_one_that_is_to_end_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = "LogUnreachable: no leader"
+    found = follow(Tries(20, gone), monkeypatch, available_now=False, succeeds=False)
+    assert len(found) == 20
+    with pytest.raises(RuntimeError, match=gone):
+        follow(Tries(1, gone), monkeypatch, available_now=True, succeeds=False)
+
+
+def test_what_may_pass_is_counted_anew_after_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(follow(Tries(9), monkeypatch, available_now=True, succeeds=True)) == 9
+    tries = Tries(9)
+    with pytest.raises(RuntimeError, match="failed to connect back"):
+        follow(tries, monkeypatch, available_now=True, succeeds=False)
+    assert tries.counted == 5

@@ -19,9 +19,11 @@ from quorumd.pipeline.tables.commit import (
     NotShared,
     _check_begins,
     commit_log,
+    commit_state,
 )
 from quorumd.pipeline.tables.manifests import (
     DamagedTables,
+    DataFile,
     manifest_path,
     newest,
     table_files,
@@ -56,10 +58,24 @@ def test_a_file_that_is_here_in_part_does_not_count(log: Log, tmp_path: Path) ->
     with held_output(tmp_path / "t") as output:
         written = log.written(output.folder, 0, log.end)
         path = output.folder / written.files[0].path
-        path.write_bytes(path.read_bytes()[:-1])
-        with pytest.raises(NotShared):
-            commit_log(output.folder, output.token, [written])
+        whole = path.read_bytes()
+        for other in (whole[:-1], whole + b"x"):
+            path.write_bytes(other)
+            with pytest.raises(NotShared):
+                commit_log(output.folder, output.token, [written])
         assert newest(output.folder, "log") is None
+
+
+def test_a_file_of_the_state_that_a_worker_has_elsewhere_does_not_count(
+    log: Log, tmp_path: Path
+) -> None:
+    with held_output(tmp_path / "t") as output:
+        log.take(output)
+        for table in ("state", "key_history"):
+            elsewhere = DataFile(f"{table}/elsewhere.parquet", 1, 100, 0, 1)
+            with pytest.raises(NotShared):
+                commit_state(output.folder, output.token, log.end, [(table, elsewhere)])
+        assert newest(output.folder, "state") is None
 
 
 def test_the_first_range_reaches_the_end_of_the_snapshot_that_it_begins_with() -> None:
