@@ -327,6 +327,14 @@ def test_who_is_added_by_hand_during_a_reassignment_does_not_end_it() -> None:
     assert written(bench)[-1] == VotersRecord(voter_set(1, 2, 3, 4), CLUSTER, (1, 2, 4))
 
 
+def test_who_is_removed_by_hand_during_a_reassignment_does_not_end_it() -> None:
+    bench = leading()
+    reassign(bench, 1, 2, 4)
+    fetch_all(bench)
+    assert remove(bench, key_of(3)) is None
+    assert written(bench)[-1] == VotersRecord(voter_set(1, 2), CLUSTER, (1, 2, 4))
+
+
 def test_a_lost_disk_under_an_id_of_the_target_may_be_removed_if_another_one_votes() -> None:
     voters = keyed_set(key_of(1), key_of(2), key_of(3), key_of(3, 1))
     log = log_of(1, 1, 2, voters=voters)
