@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quorumd.raft.control import VotersRecord
-from quorumd.raft.effects import AddVoter, RemoveVoter, UpdateVoter
+from quorumd.raft.effects import AddVoter, PersistQuorumState, RemoveVoter, UpdateVoter
 from quorumd.raft.events import LeaderHint, TimerFired, VoterChangeResponseReceived
 from quorumd.raft.replica_progress import MAX_OBSERVERS
 from quorumd.raft.roles import MOVE_REMEMBERED_MS, Role
@@ -95,6 +95,10 @@ def test_a_leader_that_an_answer_names_is_told_too() -> None:
     bench.fetched()
     assert bench.node.leader == key_of(3)
     assert said(bench) == [UpdateVoter(epoch=epoch, endpoints=endpoints(9)) for epoch in (3, 4)]
+    # No leader hears of an epoch that this replica could forget.
+    stored = bench.find_all(PersistQuorumState)[-1]
+    assert stored.epoch == 4
+    assert bench.requests(UpdateVoter, bench.all)[-1].after >= stored.write > 0
 
 
 def test_what_a_former_leader_answers_late_is_ignored() -> None:
