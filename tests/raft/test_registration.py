@@ -101,6 +101,15 @@ def test_a_leader_that_an_answer_names_is_told_too() -> None:
     assert bench.requests(UpdateVoter, bench.all)[-1].after >= stored.write > 0
 
 
+def test_what_is_wrong_with_a_leader_is_not_said_of_the_next_one() -> None:
+    bench = observer(**FREE)
+    bench.fetched()
+    bench.node.core.problem = "its log is not the one that this replica knows"
+    bench.begin(3, 4)
+    assert bench.node.leader == key_of(3)
+    assert bench.node.status().problem is None
+
+
 def test_what_a_former_leader_answers_late_is_ignored() -> None:
     bench = observer(**FREE)
     bench.fetched()
