@@ -339,6 +339,64 @@ def test_a_new_set_counts_for_all_that_have_the_same_stores_or_for_none(
     assert http.problems == (() if own_store else own.problems)
 
 
+class Renewed:
+    """What is made anew, in the place of the connections."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def renew_connections(self, listener: str) -> None:
+        self.said.append(listener)
+
+    def renew_links(self) -> None:
+        self.said.append("links")
+
+    def end_expired(self, wall_s: float) -> None:
+        self.said.append(f"ended {wall_s:g}")
+
+
+def test_of_a_new_set_the_figures_are_the_only_ones_and_new_trust_makes_links_anew(
+    files: Files,
+) -> None:
+    metrics, renewed = Metrics(), Renewed()
+    node = NodeTls(files.load(), metrics, Handshakes(lambda ip: False), lambda: 1e9)
+    node._renewal = renewed  # type: ignore[assignment]  # as far as it is used here
+    known = metrics.certificates.lifetimes
+    assert [subject for _, role, subject in known if role == "own"] == ["CN=quorumd-1"]
+    files.ca.issue("another-1", ["db1"]).write(files.folder / "node.pem")
+    assert node._sides["CONTROLLER"].watched.reload(at_once=True).outcome is Outcome.LOADED
+    node._warned_s = 1e9
+    node.on_loaded("CONTROLLER", False)
+    assert renewed.said == []
+    assert [subject for _, role, subject in known if role == "own"] == ["CN=another-1"]
+    assert len(known) == 2
+    assert node._warned_s == 0, "warnings are written again, for what they say may be over"
+    node.on_loaded("CONTROLLER", True)
+    assert renewed.said == ["CONTROLLER", "links"]
+
+
+def test_warnings_are_written_once_a_day_and_what_has_expired_is_looked_for_each_time(
+    files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wall_s, renewed = [1e9], Renewed()
+    node = NodeTls(files.load(), Metrics(), Handshakes(lambda ip: False), lambda: wall_s[0])
+    node._renewal = renewed  # type: ignore[assignment]  # as far as it is used here
+    monkeypatch.setattr(node, "warnings", lambda: ["look at this"])
+    written = []
+
+    async def work() -> None:
+        for step_s in (0, 5, 86_390, 10):
+            wall_s[0] += step_s
+            caplog.clear()
+            node._sweep()
+            written.append(len([each for each in caplog.records if "look" in each.getMessage()]))
+        node.close()
+
+    run(work())
+    assert written == [1, 0, 0, 1]
+    assert len(renewed.said) == 4
+
+
 def expired(ca: Authority) -> bytes:
     return ca.issue("quorumd-1", ["db1"], begin=now() - 9 * HOUR, end=now() - 2 * HOUR).pem
 
