@@ -300,6 +300,11 @@ def test_a_plaintext_listener_beside_tls_is_warned_of(
         ("listener.name.controller.ssl.truststore.location: both.pem\n", True),
         (OTHER_NAME.replace("secure", "clients"), False),
         ("quorum.bootstrap.servers: db2:9095,db1:9095\n", True),
+        (
+            "quorum.bootstrap.servers: db2:9095,db1:9095\n"
+            "listener.name.clients.ssl.truststore.location: both.pem\n",
+            True,
+        ),
     ],
 )
 def test_a_listener_takes_nodes_by_the_cas_and_rules_of_the_peers_listener_alone(
@@ -375,6 +380,25 @@ def test_of_a_new_set_the_figures_are_the_only_ones_and_new_trust_makes_links_an
     assert renewed.said == ["CONTROLLER", "links"]
 
 
+def test_how_long_a_certificate_lasts_is_said_in_days_and_hours(files: Files) -> None:
+    config = files.load()
+    (own, *_) = read_material(config.tls_ports[0].tls).chain
+    wall_s = own.not_valid_after_utc.timestamp()
+    for left_s, said in (
+        (2 * 86_400 + 3 * 3600 + 1, "ends in 2 d 3 h"),
+        (-90_000, "ended 1 d 1 h ago: whoever needs it is refused"),
+    ):
+        now_s = wall_s - left_s
+        node = NodeTls(config, Metrics(), Handshakes(lambda ip: False), lambda at=now_s: at)
+        texts = [text for text in node.warnings() if "this node's certificate" in text]
+        assert texts == [f"listener CONTROLLER: this node's certificate CN=quorumd-1 {said}"]
+
+
+def test_a_name_that_is_mapped_to_that_of_nobody_is_told(files: Files) -> None:
+    (problem,) = files.problems("ssl.principal.mapping.rules: RULE:^.*$/ANONYMOUS/\n")
+    assert "User:ANONYMOUS, who shows no certificate: give it another name" in problem
+
+
 def test_warnings_are_written_once_a_day_and_what_has_expired_is_looked_for_each_time(
     files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -391,6 +415,8 @@ def test_warnings_are_written_once_a_day_and_what_has_expired_is_looked_for_each
             node._sweep()
             written.append(len([each for each in caplog.records if "look" in each.getMessage()]))
         node.close()
+        assert node._sweep_timer is not None
+        assert node._sweep_timer.cancelled()
 
     run(work())
     assert written == [1, 0, 0, 1]
