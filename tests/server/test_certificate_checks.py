@@ -17,6 +17,7 @@ from quorumd.config.model import Config
 from quorumd.config.tls_port import HTTP, TlsPort
 from quorumd.security import reload
 from quorumd.security.handshakes import Handshakes
+from quorumd.security.identity import ANONYMOUS
 from quorumd.security.material import read_material
 from quorumd.security.reload import Outcome
 from quorumd.server.certificate_checks import (
@@ -397,6 +398,23 @@ def test_how_long_a_certificate_lasts_is_said_in_days_and_hours(files: Files) ->
 def test_a_name_that_is_mapped_to_that_of_nobody_is_told(files: Files) -> None:
     (problem,) = files.problems("ssl.principal.mapping.rules: RULE:^.*$/ANONYMOUS/\n")
     assert "User:ANONYMOUS, who shows no certificate: give it another name" in problem
+
+
+def test_who_shows_no_certificate_is_no_node() -> None:
+    anybody = NodeRights(None, frozenset())
+    assert [name for name in ("", ANONYMOUS, "User:CN=x") if anybody.is_node(name)] == ["User:CN=x"]
+
+
+def test_a_host_need_not_be_named_where_no_node_dials(files: Files) -> None:
+    key = "ssl.endpoint.identification.algorithm"
+    for scope, is_dangerous in (("listener.name.secure.", False), ("", True)):
+        keys = TLS.replace("CONTROLLER:SSL", "CONTROLLER:SSL,SECURE:SSL") + FIT
+        path = writer_into(files.folder)(
+            {"listeners": None}, extra=f"{TWO}{keys}{scope}{key}: ''\n"
+        )
+        config = load(path, {}, certificate_problems)
+        warnings = NodeTls(config, Metrics(), Handshakes(lambda ip: False)).warnings()
+        assert any(text.startswith(f"{key}: is empty") for text in warnings) is is_dangerous
 
 
 def test_warnings_are_written_once_a_day_and_what_has_expired_is_looked_for_each_time(

@@ -7,12 +7,17 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quorumd.config.addresses import ConfiguredVoter
+from quorumd.server.admin import restore as restore_command
+from quorumd.server.admin.first_voters import FirstVoters
 from quorumd.server.model.producer_state import ProducerState
 from quorumd.storage import directory, restored_log
 from quorumd.storage.backup_manifest import BackupManifest
@@ -207,6 +212,20 @@ def test_a_log_that_is_not_what_the_manifest_says_is_not_restored(what: str) -> 
         restore(site.fs, changed[what])
     with pytest.raises(NotFormatted):
         open_directory(site.fs, STORAGE, node_id=2)
+
+
+def test_the_cluster_id_that_follows_from_a_backup_does_not_depend_on_the_order_of_the_voters() -> (
+    None
+):
+    manifest = Site(batches_of(3)).manifest
+
+    def cluster_id(*voters: ConfiguredVoter) -> str:
+        config: Any = SimpleNamespace(quorum_voters=voters)
+        return restore_command._cluster_id_for(manifest, config, FirstVoters(is_new=True))
+
+    one, two, other = (ConfiguredVoter(node, "h", 9000 + node) for node in (1, 2, 3))
+    assert cluster_id(one, two) == cluster_id(two, one)
+    assert cluster_id(one, two) != cluster_id(one, other)
 
 
 # --- whole or not at all
