@@ -8,6 +8,7 @@ from base64 import b64decode, b64encode
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -20,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from quorumd.config.secrets import Secret
 from quorumd.config.tls import StoreType, TlsConfig
 from quorumd.security.errors import UnusableMaterial
-from quorumd.security.material import Material, as_file, read_material
+from quorumd.security.material import Material, as_file, has_signed, read_material
 from tests.support.odd_certificates import HOUR, Authority, Issued, key_pem, now
 
 CA = Authority()
@@ -273,6 +274,13 @@ def test_of_several_revocation_lists_of_a_ca_the_newest_counts(tmp_path: Path) -
     found = read_material(TlsConfig(ssl_crl_location=path)).crls
     assert [len(list(each)) for each in found] == [1, 0]
     assert [each.issuer for each in found] == [CA.name, MIDDLE.name]
+
+
+def test_a_list_is_of_the_ca_whose_name_it_has_and_not_of_another_with_its_key() -> None:
+    renamed = Authority("renamed", key=CA.key)
+    crl = x509.load_pem_x509_crl(renamed.crl())
+    assert has_signed(renamed.certificate, crl)
+    assert not has_signed(CA.certificate, crl)
 
 
 WRONG = {
