@@ -57,6 +57,9 @@ class FileSystem(Protocol):
 
     def fsync_directory(self, path: Path) -> None: ...
 
+    def is_deleted(self, handle: int) -> bool:
+        """True if an open file has no name any more: what is in it is gone once it is closed."""
+
     def drop_cached(self, handle: int) -> None:
         """Forgets clean cached pages, so that the next read shows what the disk holds. A hint."""
 
@@ -138,6 +141,9 @@ class RealFileSystem:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+    def is_deleted(self, handle: int) -> bool:
+        return os.fstat(handle).st_nlink == 0
 
     def drop_cached(self, handle: int) -> None:
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -23,6 +23,8 @@ from quorumd.storage.write_marker import MARKER_BYTES, build_marker
 
 ZERO_STEP_BYTES: Final = 256 << 10
 """So much is written ahead. More makes the sync behind it longer, less makes more of them change metadata."""
+SYNCS_UNCHECKED: Final = 64
+"""After so many syncs, and whenever there is nothing to do, it is asked whether the file is still there."""
 _ZEROS: Final = bytes(ZERO_STEP_BYTES)
 RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 """Offsets in indexes are int32 relative to the first offset of the segment."""
@@ -67,6 +69,7 @@ class ActiveFile:
         self._path = path
         self._segment_bytes = segment_bytes
         self.size_bytes = self._synced_bytes = size_bytes
+        self._syncs = 0
         try:
             self._handle = fs.open(path, writable=True, create=create)
             try:
@@ -99,7 +102,11 @@ class ActiveFile:
         self.size_bytes = end
 
     def prepare(self) -> None:
-        """Writes the next zeros if less than half a step is left, so that `write` needn't."""
+        """Writes the next zeros if less than half a step is left, so that `write` needn't.
+
+        Raises DiskFailed.
+        """
+        self._check_name()
         if self._zeros_end - self.size_bytes >= ZERO_STEP_BYTES // 2:
             return
         if self._zeros_end >= self._segment_bytes:
@@ -132,6 +139,18 @@ class ActiveFile:
             # Never DiskFull: whatever the reason, pages may be lost that a second fsync won't miss.
             raise fsync_failed(error, self._path) from error
         self._synced_bytes = self.size_bytes
+        self._syncs += 1
+        if self._syncs % SYNCS_UNCHECKED == 0:
+            self._check_name()
+
+    def _check_name(self) -> None:
+        """What is written to a deleted file is lost with the process, however well it is synced."""
+        if self._fs.is_deleted(self._handle):
+            raise DiskFailed(
+                "the file was deleted while this node ran",
+                path=self._path,
+                remedy="What was in the directory is lost, as with a lost disk: replace this node's as one",
+            )
 
     def cut(self, size_bytes: int) -> None:
         """Ends the file at `size_bytes`, durably. Raises DiskFailed.

@@ -22,8 +22,8 @@ file and directory. `wipe` and `restore` end a process too. The next process use
 * Changes of names survive as a prefix in all three.
 
 **Kills.** `crash_after(n)`: the n-th call from then on raises `ProcessKilled` without an effect; a
-pwritev as often with a part of its bytes written, up to all of them. All calls count, also those that
-only read. `on_call` may raise it likewise. From then on the process is dead: its calls raise
+pwritev as often with a part of its bytes written, up to all of them. All calls but `is_deleted` count,
+also those that only read. `on_call` may raise it likewise. From then on the process is dead: its calls raise
 `ProcessKilled` without an effect, until `crash` or `power_loss`. Only `close` does nothing instead,
 then and for handles of an earlier process, since finally clauses and generators call it late.
 
@@ -108,11 +108,7 @@ class SimDisk:
     """
 
     def __init__(
-        self,
-        random: Random,
-        faults: DiskFaults | None = None,
-        *,
-        capacity_bytes: int | None = None,
+        self, random: Random, faults: DiskFaults | None = None, *, capacity_bytes: int | None = None
     ) -> None:
         self.faults = faults or DiskFaults()
         self.capacity_bytes = capacity_bytes
@@ -428,6 +424,10 @@ class SimDisk:
             opened.file.lose_writes()
             raise
         opened.file.sync()
+
+    def is_deleted(self, handle: int) -> bool:
+        opened = self._of(handle)
+        return self._find(opened.path) is not opened.file
 
     def drop_cached(self, handle: int) -> None:
         opened = self._of(handle)

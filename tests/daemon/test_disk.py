@@ -257,6 +257,32 @@ def test_a_node_that_is_stopped_or_started_on_a_full_disk_says_so_and_loses_noth
         load.assert_nothing_lost(1, 2, 3)
 
 
+# -- directories that are deleted
+
+
+@pytest.mark.parametrize("loses", ["leader", "follower"])
+def test_a_node_whose_directory_is_deleted_ends_and_the_others_go_on(
+    folder: Path, loses: str
+) -> None:
+    """It would acknowledge what is lost with its process, and seem to be well until then."""
+    with running_cluster(folder) as quorum, Load(quorum) as load:
+        load.wait_progress()
+        leader = quorum.wait_leader()
+        others = [node for node in quorum.ids if node != leader]
+        victim = leader if loses == "leader" else others.pop()
+        begun = len(quorum.output(victim))
+        shutil.rmtree(quorum.storage_dir(victim))
+        ended = quorum.wait_exit(victim)
+        text = ended.output[begun:]
+        assert ended.exit_code == FAILED
+        assert "the file was deleted while this node ran" in text
+        assert "as with a lost disk" in text
+        assert "Traceback" not in text
+        load.wait_progress()
+        load.stop()
+        load.assert_nothing_lost(*(node for node in quorum.ids if node != victim))
+
+
 # -- syncs that fail
 
 SHIM = r"""

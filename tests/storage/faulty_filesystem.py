@@ -248,6 +248,9 @@ class FaultyFileSystem:
         for change in self._changes.pop(path, []):
             _apply_change(self._durable, self._durable_directories, change)
 
+    def is_deleted(self, handle: int) -> bool:
+        return self._handles[handle][1] not in self._live.values()
+
     def drop_cached(self, handle: int) -> None:
         assert handle in self._handles
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quorumd.storage.errors import DiskFull
+from quorumd.storage.errors import DiskFailed, DiskFull
 from quorumd.storage.log import SEGMENT_BYTES_MAX
-from quorumd.storage.segment import ZERO_STEP_BYTES, ActiveFile
+from quorumd.storage.segment import SYNCS_UNCHECKED, ZERO_STEP_BYTES, ActiveFile
 from quorumd.storage.write_marker import MARKER_BYTES, build_marker, read_marker
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.helpers import (
@@ -199,3 +199,29 @@ def test_of_a_log_that_is_closed_nothing_can_be_had_any_more() -> None:
     for use in (lambda: log.append(batch(2), 2, 3), log.sync, lambda: log.read(0, 1, 2)):
         with pytest.raises(Exception, match="the log is closed"):
             use()
+
+
+def deleted(fs: FaultyFileSystem) -> ActiveFile:
+    """A file with one synced byte, which is found to be there, and then deleted."""
+    file = made(fs, ZERO_STEP_BYTES)
+    file.write([b"a"], 1)
+    file.sync()
+    file.prepare()
+    fs.unlink(PATH)
+    return file
+
+
+def test_behind_a_pause_a_deleted_file_is_found_to_be_so() -> None:
+    file = deleted(empty_disk())
+    with pytest.raises(DiskFailed, match=f"{PATH}: the file was deleted while this node ran"):
+        file.prepare()
+
+
+def test_a_deleted_file_takes_a_few_writes_and_no_more() -> None:
+    file = deleted(empty_disk())
+    for _ in range(SYNCS_UNCHECKED - 2):
+        file.write([b"a"], 1)
+        file.sync()
+    file.write([b"a"], 1)
+    with pytest.raises(DiskFailed, match="deleted"):
+        file.sync()

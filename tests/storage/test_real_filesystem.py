@@ -82,3 +82,14 @@ def test_a_lock_that_fails_is_an_error_unless_there_are_none_of_its_kind(
     with pytest.raises(OSError, match=os.strerror(errno.ENOLCK)):
         fs.try_record_lock(handle)
     fs.close(handle)
+
+
+def test_a_file_that_is_deleted_has_no_name_and_one_that_is_moved_has(path: Path) -> None:
+    fs = RealFileSystem()
+    handle = fs.open(path, writable=True, create=True)
+    assert not fs.is_deleted(handle)
+    path = path.rename(path.with_name("moved"))
+    assert not fs.is_deleted(handle)
+    path.unlink()
+    assert fs.is_deleted(handle)
+    fs.close(handle)
