@@ -109,7 +109,8 @@ def this_process(
         host=socket.gethostname(),
         pid=os.getpid(),
         comment=comment,
-        since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        # By itself gmtime asks a coarser clock, which may be in the second before.
+        since=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time())),
         ttl_ms=ttl_ms,
         claim=claim,
         client=client,
