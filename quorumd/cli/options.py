@@ -162,18 +162,26 @@ def command_config_option(command: F) -> F:
 
 
 def bootstrap_option(command: F) -> F:
-    """--bootstrap-server, or the variable."""
+    """--bootstrap-server, or the variable; one of them has to be given."""
+    text = "Nodes to begin with; one that runs is enough."
+    return servers_option(text, callback=_to_addresses, required=True)(command)
+
+
+def servers_option(text: str, **more: Any) -> Callable[[F], F]:
+    """--bootstrap-server, or the variable, as the argument `servers`: a text, or None.
+
+    `text` is its help; `click.option` takes `more` as well, such as a callback that makes addresses of it.
+    """
     return click.option(
         "--bootstrap-server",
         "-b",
         "servers",
-        callback=_to_addresses,
         metavar="HOST:PORT,...",
         envvar=BOOTSTRAP_VARIABLE,
-        required=True,
         show_envvar=True,
-        help="Nodes to begin with; one that runs is enough.",
-    )(command)
+        help=text,
+        **more,
+    )
 
 
 def timeout_option(command: F) -> F:

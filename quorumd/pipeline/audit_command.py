@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumd.cli.options import (
-    BOOTSTRAP_VARIABLE,
     command_config_option,
     option_group,
     output_option,
+    servers_option,
     timeout_option,
     to_ms,
 )
@@ -71,15 +71,7 @@ could not be reached, 2 wrong usage, 3 damage or a difference.
 
 
 _audit_options = option_group(
-    click.option(
-        "--bootstrap-server",
-        "-b",
-        "servers",
-        metavar="HOST:PORT,...",
-        envvar=BOOTSTRAP_VARIABLE,
-        show_envvar=True,
-        help="Audit the live quorum that these nodes belong to.",
-    ),
+    servers_option("Audit the live quorum that these nodes belong to."),
     command_config_option,
     timeout_option,
     click.option(

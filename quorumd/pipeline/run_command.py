@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from quorumd.cli.options import (
-    BOOTSTRAP_VARIABLE,
     COMMAND_CONFIG_VARIABLE,
     TIMEOUT,
     Seconds,
     option_group,
     read_command_config,
+    servers_option,
     to_ms,
 )
 from quorumd.pipeline.errors import PipelineError, plain_message
@@ -103,15 +103,7 @@ def master_option(command: F) -> F:
 
 
 log_options = option_group(
-    click.option(
-        "--bootstrap-server",
-        "-b",
-        "servers",
-        metavar="HOST:PORT,...",
-        envvar=BOOTSTRAP_VARIABLE,
-        show_envvar=True,
-        help="Read the live quorum that these nodes belong to.",
-    ),
+    servers_option("Read the live quorum that these nodes belong to."),
     _command_config_option,
     click.option(
         "--path",
