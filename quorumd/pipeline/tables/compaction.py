@@ -19,6 +19,7 @@ from quorumd.pipeline.tables.manifests import (
     DataFile,
     Manifest,
     data_files,
+    named_files,
     read_chain,
     write_manifest,
 )
@@ -52,7 +53,7 @@ def _merge(output: Output, chain: str) -> None:
     merged = [file for group in _groups(before) for file in _as_one(folder, table, group)]
     with fenced(folder, output.token):
         # Whatever was committed since is behind what was merged.
-        files = (*merged, *data_files(folder, table)[len(before) :])
+        files = (*merged, *named_files(folder, table)[len(before) :])
         write_manifest(folder, _naming_all(read_chain(folder, chain), table, files))
 
 
