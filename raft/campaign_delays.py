@@ -42,10 +42,3 @@ def after_vote_synced(core: Core) -> int:
     writes, timeout_ms = core.writes, core.config.election_timeout_ms
     writes.vote_took_ms = min(core.now_ms - writes.state_since_ms, timeout_ms)
     return core.now_ms + timeout_ms + writes.vote_took_ms
-
-
-def on_write_completed(core: Core, state: Unattached, write: int) -> None:
-    """A vote that was given is on disk: the candidate has time from now on to take office."""
-    if state.vote_write is not None and write >= state.vote_write:
-        state.vote_write = None
-        state.election_deadline_ms = max(state.election_deadline_ms, after_vote_synced(core))

@@ -12,7 +12,6 @@ from typing import Any
 from quorumd.raft import (
     bootstrap,
     campaign,
-    campaign_delays,
     check_quorum,
     client_appends,
     election_timeout,
@@ -373,7 +372,7 @@ def _on_write_completed(core: Core, event: WriteCompleted) -> None:
     elif type(state) is Candidate and event.write >= state.vote_write:
         campaign.on_own_vote_synced(core, state)
     elif type(state) is Unattached:
-        campaign_delays.on_write_completed(core, state, event.write)
+        vote_requests.on_write_completed(core, state, event.write)
 
 
 def _on_timer_fired(core: Core, event: TimerFired) -> None:

@@ -19,6 +19,7 @@ end a Kafka peer is sent.
 from __future__ import annotations
 
 from quorumd.raft.bootstrap import learn_voter
+from quorumd.raft.campaign_delays import after_vote_synced
 from quorumd.raft.core import Core
 from quorumd.raft.effects import VoteReply
 from quorumd.raft.errors import KafkaError
@@ -110,6 +111,13 @@ def _grants_vote(core: Core, event: VoteRequestReceived) -> bool:
         core.state.election_deadline_ms = core.now_ms + core.random_election_timeout_ms()
         core.state.vote_write = core.writes.state
     return True
+
+
+def on_write_completed(core: Core, state: Unattached, write: int) -> None:
+    """A vote that was given is on disk: the candidate has time from now on to take office."""
+    if state.vote_write is not None and write >= state.vote_write:
+        state.vote_write = None
+        state.election_deadline_ms = max(state.election_deadline_ms, after_vote_synced(core))
 
 
 def _reply_to_vote(
