@@ -8,8 +8,8 @@ and what follows from it: docs/kafka.md. Source of the layout: Apache Kafka 4.3,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -88,30 +88,6 @@ class KafkaExport:
     def left_out(self) -> int:
         """Offsets that the observer had and that are not taken."""
         return self.log_end - self.end_offset
-
-
-@contextmanager
-def lock_source(storage_dir: Path, fs: FileSystem | None = None) -> Iterator[None]:
-    """No node works on the directory meanwhile. Raises ExportRefused if one does."""
-    fs = fs or RealFileSystem()
-    path = storage_dir / layout.LOCK
-    try:
-        handle = fs.open(path)
-    except FileNotFoundError:
-        yield  # It was never started, or is a copy.
-        return
-    except OSError as error:
-        raise from_os_error(error, path, "opening") from error
-    try:
-        if not fs.try_lock(handle):
-            raise ExportRefused(
-                "a node runs on this directory",
-                path=storage_dir,
-                remedy="Stop it first (SIGTERM): it then writes down how far the log is committed",
-            )
-        yield
-    finally:
-        fs.close(handle)
 
 
 def plan_export(

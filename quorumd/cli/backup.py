@@ -1,24 +1,27 @@
-"""`quorumctl backup`: everything that is committed, from a live quorum into a directory."""
+"""`quorumctl backup`: everything that is committed, from a live quorum into a directory.
+
+That of a stopped node's directory: quorumd/cli/directory_backup.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from quorumd.cli.key_value_state import ReadMeter
 from quorumd.cli.options import (
     Target,
+    optional_quorum_options,
     output_option,
-    quorum_options,
     run_tidily,
     timeout_option,
     to_ms,
 )
-from quorumd.cli.text import bytes_text, counted, timestamp_text, to_json
+from quorumd.cli.text import bytes_text, counted, now_text, to_json
 
 if TYPE_CHECKING:
     from quorumd.cli.backup_files import BackupFiles
@@ -38,21 +41,55 @@ only costs time. All of it is durable when the command ends. A backup that ends 
 
 A backup is for `quorumd restore`, which begins a NEW quorum with it; `quorumctl verify` proves it sound.
 
+With --storage-dir it is made of what one stopped node has on its disk, where the other disks are lost.
+All of that log is taken, up to its last whole batch, once what is taken was proved sound. Of several
+directories use the one whose log ends in the highest epoch, and of these the one that ends last:
+`quorumctl verify` shows both.
+
 \b
 Examples:
   quorumctl backup -b localhost:9093 /backup/2026-11-20
+  quorumctl backup --storage-dir /var/lib/quorumd /backup/what-is-left
   quorumctl backup --output json /backup/2026-11-20 && quorumctl verify /backup/2026-11-20
+
+\b
+Exit codes: 0 done, 1 failed, 2 refused or wrong usage, 3 the log in the --storage-dir is damaged.
 """
 
 
 @click.command(help=_HELP, short_help="Copy what is committed into a new directory.")
-@quorum_options
+@optional_quorum_options
 @click.argument("directory", type=click.Path(path_type=Path))
+@click.option(
+    "--storage-dir",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="storage.dir of a stopped node, instead of a running quorum.",
+)
 @output_option("text", "json")
 @timeout_option
-def backup(target: Target, directory: Path, output: str, timeout_s: float) -> None:
+@click.pass_context
+def backup(
+    context: click.Context,
+    target: Target | None,
+    directory: Path,
+    storage_dir: Path | None,
+    output: str,
+    timeout_s: float,
+) -> None:
     """Copies, and says what was copied."""
-    manifest = run_tidily(_back_up(target, directory, to_ms(timeout_s)))
+    if storage_dir is not None:
+        if context.get_parameter_source("servers") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("give either --bootstrap-server or --storage-dir.")
+        from quorumd.cli.directory_backup import back_up_directory
+
+        manifest = back_up_directory(storage_dir, directory)
+    elif target is not None:
+        manifest = run_tidily(_back_up(target, directory, to_ms(timeout_s)))
+    else:
+        raise click.UsageError(
+            "Missing option '--bootstrap-server' / '-b'; or --storage-dir, for the disk of a stopped node."
+        )
     if output == "json":
         click.echo(
             to_json(
@@ -106,7 +143,7 @@ class _Backup:
         from quorumd.client.client import LATEST
         from quorumd.client.errors import QuorumError
 
-        begun_at = _now()
+        begun_at = now_text()
         cluster_id = (await self._client.describe_quorum()).cluster_id
         committed = (await self._client.list_offsets(LATEST)).offset
         if committed <= 0:
@@ -122,7 +159,7 @@ class _Backup:
             end_offset=self._offset,
             epoch=self._epoch,
             begun_at=begun_at,
-            ended_at=_now(),
+            ended_at=now_text(),
         )
 
     async def _copy(self, committed: int) -> int:
@@ -196,7 +233,3 @@ class _Backup:
                 if deadline.has_passed:
                     raise
             await asyncio.sleep(backoff.next_s())
-
-
-def _now() -> str:
-    return timestamp_text(int(time.time() * 1000))

@@ -92,14 +92,14 @@ def export_kafka(
     from quorumd.cli.broker_offsets import ask_brokers
     from quorumd.storage.kafka_export import (
         ExportRefused,
-        lock_source,
         plan_export,
         write_export,
     )
+    from quorumd.storage.verify.stopped import lock_stopped
 
     if (target is None) != dry_run:
         raise click.UsageError("give either --to, the new directory, or --dry-run.")
-    with lock_source(directory):
+    with lock_stopped(directory):
         export = plan_export(directory, node_id, keep_tail=keep_tail)
         for line in _described(export):
             click.echo(line)

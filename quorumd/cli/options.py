@@ -60,8 +60,10 @@ OFFSET = click.IntRange(0, 2**63 - 1)
 
 
 def _to_addresses(
-    context: click.Context, parameter: click.Parameter, value: str
-) -> tuple[Address, ...]:
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[Address, ...] | None:
+    if value is None:
+        return None
     try:
         return parse_addresses(value)
     except ValueError as error:
@@ -137,13 +139,27 @@ class Target(NamedTuple):
 
 def quorum_options(command: F) -> F:
     """--bootstrap-server and --command-config, as the argument `target`."""
+    return _target_options(command, required=True)
 
+
+def optional_quorum_options(command: F) -> F:
+    """The same for a command that also does without a quorum: `target` is None if none is named."""
+    return _target_options(command, required=False)
+
+
+def _target_options(command: F, *, required: bool) -> F:
     @wraps(command)
     def with_target(
-        *arguments: Any, servers: tuple[Address, ...], security: Security | None, **others: Any
+        *arguments: Any,
+        servers: tuple[Address, ...] | None,
+        security: Security | None,
+        **others: Any,
     ) -> Any:
-        return command(*arguments, target=Target(servers, security), **others)
+        target = None if servers is None else Target(servers, security)
+        return command(*arguments, target=target, **others)
 
+    text = "Nodes to begin with; one that runs is enough."
+    bootstrap_option = servers_option(text, callback=_to_addresses, required=required)
     return cast(F, bootstrap_option(command_config_option(with_target)))
 
 
@@ -159,12 +175,6 @@ def command_config_option(command: F) -> F:
         help="Properties for a quorum that is not in plaintext, as for Kafka's own tools: "
         "security.protocol=SSL, ssl.truststore.location, ssl.keystore.location, ...",
     )(command)
-
-
-def bootstrap_option(command: F) -> F:
-    """--bootstrap-server, or the variable; one of them has to be given."""
-    text = "Nodes to begin with; one that runs is enough."
-    return servers_option(text, callback=_to_addresses, required=True)(command)
 
 
 def servers_option(text: str, **more: Any) -> Callable[[F], F]:

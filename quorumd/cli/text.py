@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,11 @@ def timestamp_text(timestamp_ms: int) -> str:
     if timestamp_ms < 0:
         return str(timestamp_ms)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
+
+
+def now_text() -> str:
+    """The time of this moment, as `timestamp_text` says it."""
+    return timestamp_text(int(time.time() * 1000))
 
 
 def duration_text(seconds: float) -> str:

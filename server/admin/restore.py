@@ -26,12 +26,11 @@ from quorumd.storage.meta_properties import MetaProperties, random_storage_id
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.restored_log import restore_log
 from quorumd.storage.verify.backup import verify_backup
-from quorumd.storage.verify.report import Finding, VerifyReport
+from quorumd.storage.verify.report import Finding, VerifyReport, listed
 
 EPOCH_GAP = 1000
 """The new quorum's epochs begin so far above the backup's. A later backup of the former quorum, restored on
 another node by mistake, then has no epoch in common with the new quorum's log, and is detected."""
-_LISTED_MAX = 20
 _PAUSE_S = 0.1
 
 OnBytes = Callable[[int], object]
@@ -110,10 +109,8 @@ def _check_backup(fs: FileSystem, backup: Path, on_bytes: OnBytes) -> BackupMani
     )
     verify_backup(fs, backup, report)
     if found:
-        lines = "".join(f"\n  {finding}" for finding in found[:_LISTED_MAX])
-        more = f"\n  and {len(found) - _LISTED_MAX} more" if len(found) > _LISTED_MAX else ""
         raise DamagedBackup(
-            f"the backup is damaged:{lines}{more}\nNothing was written",
+            f"the backup is damaged:{listed(found)}\nNothing was written",
             path=backup,
             remedy="Use another backup",
         )

@@ -48,6 +48,9 @@ class LogFacts:
     epochs: list[EpochStart] = field(default_factory=list)
     snapshots: list[SnapshotFacts] = field(default_factory=list)
     """The sound ones, ascending."""
+    unheld: SnapshotId | None = None
+    """The newest snapshot, if the log does not hold what it stands for: the next start of the node begins
+    the log anew at its end."""
 
 
 def verify_log(
@@ -99,7 +102,6 @@ class _Pass:
         self._unreadable = 0
         self._first_unreadable = -1
         self._missing_indexes = 0
-        self._unheld: SnapshotId | None = None
         self.doubts: list[Finding] = []
         self.facts = LogFacts()
 
@@ -136,10 +138,10 @@ class _Pass:
         if self._missing_indexes:
             missing = self._missing_indexes
             found.append(f"index files that are missing: {missing}. The next start makes them")
-        if self._unheld is not None:
+        if self.facts.unheld is not None:
             found.append(
-                f"the log does not hold what the snapshot of {self._unheld.end_offset}, epoch"
-                f" {self._unheld.epoch}, stands for: the next start begins the log anew at its end"
+                f"the log does not hold what the snapshot of {self.facts.unheld.end_offset}, epoch"
+                f" {self.facts.unheld.epoch}, stands for: the next start begins the log anew at its end"
             )
         return found
 
@@ -231,8 +233,8 @@ class _Pass:
     def _check_end(self) -> None:
         """A log that ends too early, unless a snapshot takes its place."""
         applied, end_offset = self._applied_offset, self.facts.end_offset
-        if self._unheld is not None:
-            end_offset = self._unheld.end_offset
+        if self.facts.unheld is not None:
+            end_offset = self.facts.unheld.end_offset
         if applied > end_offset:
             last = self._bases[-1] if self._bases else 0
             self._doubt(
@@ -365,13 +367,13 @@ class _Pass:
                 what = f"the log ends before this snapshot does, at offset {facts.end_offset}"
                 self._doubt(self._directory / name, what, position=0, offset=facts.end_offset)
             elif is_newest and name in self._names and not self._is_backup:
-                self._unheld = snapshot_id
+                self.facts.unheld = snapshot_id
             return
         found = epoch_at(facts.epochs, end_offset - 1)
         if end_offset <= facts.start_offset or found == epoch:
             return
         if is_newest and not self._is_backup and self._applied_offset < end_offset:
-            self._unheld = snapshot_id
+            self.facts.unheld = snapshot_id
             return
         self._doubt(
             self._directory / name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -12,6 +12,7 @@ from quorumd.storage.errors import RESTORE, DamagedLog, DamagedSnapshot, Storage
 FINDINGS_MAX = 100
 """Of one file: a disk that lost its contents must not fill the memory with words about it."""
 TRIES_MAX = 5
+_LISTED_MAX = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,13 @@ def finding_of(error: StorageError) -> Finding:
     return Finding(
         path=error.path, what=error.what, position=position, offset=offset, remedy=error.remedy
     )
+
+
+def listed(findings: Sequence[Finding]) -> str:
+    """The findings for an error, a line each; of many only the first."""
+    lines = "".join(f"\n  {finding}" for finding in findings[:_LISTED_MAX])
+    left = len(findings) - _LISTED_MAX
+    return f"{lines}\n  and {left} more" if left > 0 else lines
 
 
 @dataclass(slots=True)

@@ -115,6 +115,38 @@ def test_a_log_without_its_beginning_is_restored_with_its_snapshot(
     check_restored(former_without_history, new)
 
 
+def test_a_quorum_begins_anew_with_what_the_disks_that_are_left_have(
+    new: Cluster, tmp_path: Path
+) -> None:
+    """All nodes are killed while records are written; of three disks the one whose log ends last is used."""
+    with running_cluster(tmp_path / "former") as cluster, Load(cluster) as load:
+        load.wait_progress(200)
+        leader = cluster.wait_leader()
+        cluster.kill(leader)
+        cluster.wait_leader(other_than=leader)
+        load.wait_progress(200)
+        cluster.kill_all()
+        load.stop()
+        ends = {node: verified(cluster.storage_dir(node)).facts for node in cluster.ids}
+        best = max(ends, key=lambda node: (ends[node].last_epoch, ends[node].end_offset))
+        backup = tmp_path / "backup"
+        assert run(["backup", "--storage-dir", str(cluster.storage_dir(best)), str(backup)]) == 0
+        former_log = cluster.records(best)
+    end_offset = load_manifest(RealFileSystem(), backup).end_offset
+    assert end_offset == ends[best].end_offset
+    restored(new, backup)
+    new.start()
+    new.wait_ready()
+    records, _ = everything(new, end_offset)
+    found = {record.offset: record.value for record in records}
+    assert found == {record.offset: record.value for record in former_log}
+    assert {one.offset: one.value for one in load.acknowledged}.items() <= found.items()
+    with Load(new) as more:
+        more.wait_progress()
+    new.assert_same_logs()
+    more.assert_nothing_lost()
+
+
 def test_it_takes_nothing_before_all_of_its_voters_were_seen(former: Former, new: Cluster) -> None:
     restored(new, former.backup)
     new.start(1, 2)

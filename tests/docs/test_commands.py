@@ -227,11 +227,15 @@ class Place:
             (r"/etc/quorumd/controller\.yaml", f"{folder}/controller.yaml"),
             (r"runuser -u quorumd -- | -o quorumd -g quorumd(?= )", ""),
             (r"/backup", f"{folder}/backup"),
+            (r"/var/lib/quorumd$", f"{folder}/stopped"),
+            (r"--storage-dir /var/lib/quorumd", f"--storage-dir {folder}/stopped"),
             (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", today),
         ]
         self.environ["QUORUM_BOOTSTRAP_SERVERS"] = ",".join(addresses)
         self.run("seq 1300 | quorumctl append")
         self.run("quorumctl put jobs/17 waiting; quorumctl put jobs/18 running")
+        # A copy is the directory of no running node.
+        shutil.copytree(folder / "demo-data/node1", folder / "stopped")
         self.run(
             "quorumd-pipeline audit demo-data/node1 demo-data/node2 demo-data/node3 --findings audit"
         )

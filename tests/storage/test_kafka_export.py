@@ -20,13 +20,13 @@ from quorumd.storage.kafka_export import (
     EPOCH_GAP,
     ExportRefused,
     KafkaBroker,
-    lock_source,
     plan_export,
     write_export,
 )
 from quorumd.storage.layout import LOCK, log_path, partition_directory, snapshot_path
 from quorumd.storage.meta_properties import LogOwner
 from quorumd.storage.quorum_state import QuorumState, save_quorum_state
+from quorumd.storage.verify.stopped import NodeRuns, lock_stopped
 from quorumd.wire.control_records import (
     KRaftVersion,
     KRaftVoter,
@@ -333,11 +333,11 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     source = observed(tmp_path)
     node = open_directory(FS, source, node_id=9)
     try:
-        with pytest.raises(ExportRefused, match="a node runs"), lock_source(source):
+        with pytest.raises(NodeRuns, match="a node runs"), lock_stopped(source):
             pass
     finally:
         node.close()
-    with lock_source(source):
+    with lock_stopped(source):
         pass
 
 
@@ -498,6 +498,6 @@ def test_what_is_copied_is_on_disk_before_the_directory_is_a_controllers(tmp_pat
 def test_every_file_is_closed(tmp_path: Path) -> None:
     fs, source = Syncs(), observed(tmp_path)
     (source / LOCK).touch()
-    with lock_source(source, fs):
+    with lock_stopped(source, fs):
         write_export(plan_export(source, 2, fs=fs), tmp_path / "controller", fs=fs)
     assert fs.open_count == 0
