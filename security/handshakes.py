@@ -8,11 +8,16 @@ others for one step each.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from threading import Lock
+from time import monotonic_ns
 from typing import Any, Final, ParamSpec, TypeVar
+
+from quorumd.security.tls_protocols import HasRecords, TlsTurns
+from quorumd.security.tls_session import FOR_EVER
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,9 +90,16 @@ is held for each."""
 class Handshakes:
     """One for a process; made without cost, since its threads begin with the first handshake."""
 
-    def __init__(self, is_known: Callable[[str], bool] = lambda ip: False) -> None:
-        """`is_known` says of an IP address whether a node of the quorum was reached there."""
+    def __init__(
+        self, is_known: Callable[[str], bool] = lambda ip: False, turns: TlsTurns | None = None
+    ) -> None:
+        """`is_known` says of an IP address whether a node of the quorum was reached there.
+
+        `turns` bounds what of the event loop goes to the records of all connections; without it a connection
+        has as much as it needs.
+        """
         self._is_known = is_known
+        self._turns = turns
         self.held_bytes = 0
         """Bytes that have come for all handshakes of clients that are not done; kept by the event loop."""
         self._dialled = ThreadPoolExecutor(1, "tls-dialled")
@@ -102,6 +114,17 @@ class Handshakes:
     def accepted(self, ip: str, *, is_local: bool) -> Executor:
         """For one that was accepted from there; `is_local`: the other end is on this host."""
         return self._known if is_local or self._is_known(ip) else self._others.of(ip)
+
+    def share(self) -> int:
+        """Until when a connection may decrypt records that came together (`time.monotonic_ns`)."""
+        return FOR_EVER if self._turns is None else self._turns.share(monotonic_ns())
+
+    def later(self, stream: HasRecords, *, goes_first: bool) -> None:
+        """Let a connection go on with its records in a turn to come."""
+        if self._turns is None:
+            asyncio.get_running_loop().call_soon(stream.go_on, FOR_EVER)
+        else:
+            self._turns.later(stream, goes_first=goes_first)
 
     def close(self) -> None:
         """Begin no step any more; streams whose handshakes are not done are ended."""

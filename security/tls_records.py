@@ -24,17 +24,29 @@ _BODY_BYTES_MAX: Final = RECORD_BYTES + 2048
 BytesLike = bytes | bytearray | memoryview
 
 
-def whole_records(data: bytearray) -> int:
-    """Number of leading bytes that are whole TLS records; all of them, if they are no records."""
+def whole_records(data: bytearray, count_max: int = -1) -> int:
+    """Number of leading bytes that are whole TLS records; all of them, if they are no records.
+
+    With `count_max`: of so many records, and of no more than PIECE_BYTES if they are several.
+    """
     end = 0
-    while len(data) >= end + _HEADER_BYTES:
+    while len(data) >= end + _HEADER_BYTES and count_max:
         size = int.from_bytes(data[end + 3 : end + _HEADER_BYTES], "big")
         if size > _BODY_BYTES_MAX:
             return len(data)
         if len(data) < end + _HEADER_BYTES + size:
             break
+        if end and count_max > 0 and end + _HEADER_BYTES + size > PIECE_BYTES:
+            break
         end += _HEADER_BYTES + size
+        count_max -= 1
     return end
+
+
+def is_one_record(data: bytes) -> bool:
+    """True for one record and nothing else, as nearly all of them come."""
+    size = len(data) - _HEADER_BYTES
+    return 0 < size <= _BODY_BYTES_MAX and int.from_bytes(data[3:_HEADER_BYTES], "big") == size
 
 
 def pieces_of(buffers: Iterable[BytesLike]) -> Iterator[BytesLike]:

@@ -8,17 +8,40 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+from collections.abc import Callable
+from time import monotonic_ns
 from typing import Final
 
-from quorumd.security.tls_records import PIECE_BYTES, RECORD_BYTES, BytesLike
+from quorumd.security.tls_records import (
+    RECORD_BYTES,
+    BytesLike,
+    is_one_record,
+    whole_records,
+)
 
+RECORDS_AT_ONCE: Final = 16
+"""So many are decrypted before the time is looked at."""
+FOR_EVER: Final = 1 << 62
 _EMPTY: Final = b""
+
+
+def _for_ever() -> int:
+    return FOR_EVER
 
 
 class TlsSession:
     """See the module's docstring."""
 
-    __slots__ = ("_incoming", "_outgoing", "_read", "_tls", "error", "has_ended", "is_told")
+    __slots__ = (
+        "_held",
+        "_incoming",
+        "_outgoing",
+        "_read",
+        "_tls",
+        "error",
+        "has_ended",
+        "is_told",
+    )
 
     def __init__(
         self, tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
@@ -27,6 +50,8 @@ class TlsSession:
         self._read = tls.read
         self._incoming = incoming
         self._outgoing = outgoing
+        self._held = bytearray(incoming.read())
+        """Bytes of the wire that OpenSSL has not been given: at first, what the handshake left."""
         self.has_ended = False
         """The other side has said that nothing more comes."""
         self.error: ssl.SSLError | None = None
@@ -34,15 +59,24 @@ class TlsSession:
         self.is_told = False
         """A read has left something to send, or found the end or an error."""
 
-    def hold(self, data: bytes) -> None:
+    def hold(self, data: BytesLike) -> None:
         """Keep what has come for the next `decrypt`."""
-        self._incoming.write(data)
+        self._held += data
 
-    def decrypt(self, data: bytes) -> bytes:
-        """All that has come whole, with these bytes of the wire. See `is_told` afterwards."""
+    @property
+    def has_more(self) -> bool:
+        """Whole records are left, for which `decrypt` had no time."""
+        return whole_records(self._held, 1) > 0
+
+    def decrypt(self, data: bytes, until: Callable[[], int] = _for_ever) -> bytes:
+        """All that has come whole, with these bytes of the wire. See `is_told` afterwards.
+
+        Of more than one record, as many as there is time for until then (`time.monotonic_ns`).
+        """
+        if self._held or not is_one_record(data):
+            self._held += data
+            return self._decrypt_held(until())
         size = len(data)
-        if not 0 < size <= RECORD_BYTES:
-            return self._decrypt_pieces(data)
         self._incoming.write(data)
         try:
             # Python takes memory for as much as it is asked to read.
@@ -51,7 +85,6 @@ class TlsSession:
             self._stop(error)
             return _EMPTY
         if 0 < len(plain) < size and not self._incoming.pending:
-            # One record, as nearly all of them come.
             self.is_told = self._outgoing.pending > 0
             return plain
         pieces = [plain]
@@ -61,12 +94,17 @@ class TlsSession:
             self._stop(None)
         return _EMPTY.join(pieces)
 
-    def _decrypt_pieces(self, data: bytes) -> bytes:
+    def _decrypt_held(self, until_ns: int) -> bytes:
+        """One that changes keys costs as much as 100 KiB of data, and one read takes all of those."""
+        self.is_told = False
         pieces: list[bytes] = []
-        view = memoryview(data)
-        for at in range(0, len(data) or 1, PIECE_BYTES):
-            self._incoming.write(view[at : at + PIECE_BYTES])
+        held = self._held
+        while monotonic_ns() < until_ns and (end := whole_records(held, RECORDS_AT_ONCE)):
+            self._incoming.write(held[:end])
+            del held[:end]
             self._read_all(pieces)
+            if self.has_ended or self.error is not None:
+                held.clear()
         return pieces[0] if len(pieces) == 1 else _EMPTY.join(pieces)
 
     def _read_all(self, pieces: list[bytes]) -> None:

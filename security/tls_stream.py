@@ -29,6 +29,7 @@ from quorumd.security.errors import (
 from quorumd.security.handshakes import HELD_BYTES_MAX, Handshakes
 from quorumd.security.identity import Identity, TlsSide
 from quorumd.security.tls_handshake import HELLO_BYTES_MAX, STOPPED, TlsHandshake
+from quorumd.security.tls_protocols import Upper
 from quorumd.security.tls_records import (
     ALERT,
     HANDSHAKE,
@@ -45,6 +46,8 @@ LINGER_S: Final = 1.0
 _LOST: Final = "the connection ended during the TLS handshake"
 _MUTE: Final = "closed the connection at once, without a TLS response: it may be plaintext there"
 _TOO_MUCH: Final = "sent more than a TLS handshake takes before it was its turn"
+_ASKED_PLAIN: Final = "sent plaintext on a listener that is TLS here"
+_SAID_PLAIN: Final = "responded in plaintext: the listener there has no TLS"
 _TOO_LONG: Final = f"the TLS handshake took longer than {HANDSHAKE_S:.0f} s"
 
 
@@ -56,17 +59,6 @@ class TlsWatcher(Protocol):
 
     def on_failed(self, stream: TlsStream, problem: CertificateProblem) -> None:
         """The handshake has failed, or a connection was ended by what came in its place."""
-
-
-class Upper(Protocol):
-    """A protocol, as far as a stream calls it."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
-    def connection_lost(self, exc: Exception | None) -> None: ...
-    def data_received(self, data: bytes) -> None: ...
-    def eof_received(self) -> bool | None: ...
-    def pause_writing(self) -> None: ...
-    def resume_writing(self) -> None: ...
 
 
 class _State(Enum):
@@ -96,14 +88,13 @@ class TlsStream:
         "_has_ended",
         "_has_responded",
         "_held_bytes",
-        "_incoming",
         "_is_eof",
         "_is_full",
         "_is_lost",
         "_is_paused",
+        "_is_queued",
         "_is_waiting",
         "_loop",
-        "_outgoing",
         "_problem",
         "_raw",
         "_session",
@@ -135,7 +126,6 @@ class TlsStream:
         self._watcher = watcher
         self._loop = asyncio.get_running_loop()
         self._handshake = TlsHandshake(side, host)
-        self._incoming, self._outgoing = self._handshake.incoming, self._handshake.outgoing
         self._session: TlsSession
         self._raw: asyncio.Transport
         self._state = _State.NEW
@@ -147,8 +137,8 @@ class TlsStream:
         """Bytes that have come of a client's handshake; `Handshakes.held_bytes` has the sum."""
         self._unsent: list[bytes] = []
         """Bytes that the protocol has written before the handshake was done."""
-        self._is_paused = self._is_waiting = False
-        """The protocol takes no data for now; there is data for it."""
+        self._is_paused = self._is_waiting = self._is_queued = False
+        """The protocol takes no data for now; there is data for it, and its turn will come."""
         self._is_full = False
         """Too much has come during a step to read on."""
         self._has_ended = self._is_eof = False
@@ -177,11 +167,11 @@ class TlsStream:
 
     def data_received(self, data: bytes) -> None:
         if self._state is _SECURED:
-            if self._is_paused:
+            if self._is_paused or self._is_waiting:
                 self._session.hold(data)
                 self._is_waiting = True
             else:
-                self._decrypt(data)
+                self._decrypt(data, self._handshakes.share)
         elif self._state is _SHAKING:
             self._shake(data)
 
@@ -224,7 +214,8 @@ class TlsStream:
         if not self.has_spoken:
             self.has_spoken = True
             if data[0] not in (HANDSHAKE, ALERT):
-                self._fail(self._plaintext())
+                text = _ASKED_PLAIN if self._side.is_server else _SAID_PLAIN
+                self._fail(PeerSpeaksPlaintext(text))
                 return
         self._handshake.received += data
         if self._side.is_server:
@@ -243,19 +234,12 @@ class TlsStream:
     def _begin_step(self) -> None:
         """Have a thread take the next step; one is under way at a time."""
         try:
-            step = self._handshake.begin_step(self._queue())
+            step = self._handshake.begin_step(_queue(self._side, self._handshakes, self._raw))
         except CertificateProblem as problem:
             self._fail(problem)
             return
         if step is not None:
             asyncio.wrap_future(step, loop=self._loop).add_done_callback(self._on_step)
-
-    def _queue(self) -> Executor:
-        if not self._side.is_server:
-            return self._handshakes.dialled
-        ends = (self._raw.get_extra_info(key) for key in ("peername", "sockname"))
-        peer_ip, own_ip = (str(end[0]) if end else "" for end in ends)
-        return self._handshakes.accepted(peer_ip, is_local=peer_ip == own_ip)
 
     def _on_step(self, step: asyncio.Future[Identity | None]) -> None:
         self._handshake.end_step()
@@ -283,15 +267,16 @@ class TlsStream:
         elif (identity := step.result()) is not None:
             self._secure(identity)
         else:
-            self._has_responded |= self._outgoing.pending > 0
+            self._has_responded |= self._handshake.outgoing.pending > 0
             self._send_encrypted()
             self._begin_step()
             if self._has_ended and self.is_shaking and not self._handshake.is_stepping:
                 self._fail(HandshakeBroken(_LOST))
 
     def _secure(self, identity: Identity) -> None:
-        assert self._handshake.tls is not None
-        self._session = TlsSession(self._handshake.tls, self._incoming, self._outgoing)
+        handshake = self._handshake
+        assert handshake.tls is not None
+        self._session = TlsSession(handshake.tls, handshake.incoming, handshake.outgoing)
         self.identity = identity
         try:
             self._watcher.on_secured(self, identity)
@@ -301,22 +286,15 @@ class TlsStream:
         if self._state is not _SHAKING:
             return
         self._state = _SECURED
-        self._cancel_timer()
         self._release()
         self._send_encrypted()
         unsent, self._unsent = self._unsent, []
         self.writelines(unsent)
-        received = bytes(self._handshake.received)
-        self._handshake.received.clear()
-        if received or self._incoming.pending:
-            self.data_received(received)
+        self._session.hold(handshake.received)
+        handshake.received.clear()
+        self.data_received(b"")
         if self._state is _SECURED and self._has_ended:
             self._pass_eof()
-
-    def _plaintext(self) -> CertificateProblem:
-        if self._side.is_server:
-            return PeerSpeaksPlaintext("sent plaintext on a listener that is TLS here")
-        return PeerSpeaksPlaintext("responded in plaintext: the listener there has no TLS")
 
     def _explain(self, error: Exception) -> CertificateProblem:
         return self._side.explain(error, self.host, self._handshake.tls)
@@ -352,49 +330,60 @@ class TlsStream:
         self._raw.resume_reading()
         self._timer = self._loop.call_later(LINGER_S, self._raw.abort)
 
-    def _cancel_timer(self) -> None:
+    def _release(self) -> None:
+        """Nothing is held any more for its handshake, and no time bounds it."""
+        self._handshakes.held_bytes -= self._held_bytes
+        self._held_bytes = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _release(self) -> None:
-        """Nothing is held any more for its handshake."""
-        self._handshakes.held_bytes -= self._held_bytes
-        self._held_bytes = 0
-
     def _end(self) -> None:
         self._state = _ENDED
-        self._cancel_timer()
         self._release()
         self._handshake.cancel()
         self._unsent.clear()
 
     # -- bytes in
 
-    def _decrypt(self, data: bytes) -> None:
-        """Pass on all that has come whole."""
+    def _decrypt(self, data: bytes, until: Callable[[], int]) -> None:
+        """Pass on what has come whole, as far as there is time."""
         session = self._session
-        plain = session.decrypt(data)
-        if plain:
+        if plain := session.decrypt(data, until):
             self._above.data_received(plain)
-        if not session.is_told or self._state is not _SECURED:
-            return
-        self._send_encrypted()
-        if session.error is not None:
-            self._fail(self._explain(session.error))
-        elif session.has_ended:
-            self._pass_eof()
+        if session.is_told and self._state is _SECURED:
+            self._send_encrypted()
+            if session.error is not None:
+                self._fail(self._explain(session.error))
+            elif session.has_ended:
+                self._pass_eof()
+        if session.has_more and self._state is _SECURED:
+            self._is_waiting = True
+            if not self._is_paused:
+                self._raw.pause_reading()
+                self._go_on_later()
 
-    def _decrypt_waiting(self) -> None:
+    def _go_on_later(self) -> None:
+        if not self._is_queued:
+            self._is_queued = True
+            self._handshakes.later(self, goes_first=not self._side.is_server)
+
+    def go_on(self, until_ns: int) -> None:
+        """Go on with what waits, until then: it is this connection's turn."""
+        self._is_queued = False
         if self._is_waiting and self._state is _SECURED and not self._is_paused:
             self._is_waiting = False
-            self._decrypt(b"")
-            if self._has_ended and self._state is _SECURED:
+            self._decrypt(b"", lambda: until_ns)
+            if self._is_waiting or self._state is not _SECURED:
+                return
+            if not (self._is_paused or self._raw.is_closing()):
+                self._raw.resume_reading()
+            if self._has_ended:
                 self._pass_eof()
 
     def _pass_eof(self) -> None:
         self._has_ended = True
-        if self._is_paused:
+        if self._is_paused or self._is_waiting:
             self._is_waiting = True
         elif not self._is_eof:
             self._is_eof = True
@@ -402,8 +391,8 @@ class TlsStream:
                 self.close()
 
     def _send_encrypted(self) -> None:
-        if self._outgoing.pending:
-            self._raw.write(self._outgoing.read())
+        if self._handshake.outgoing.pending:
+            self._raw.write(self._handshake.outgoing.read())
 
     # -- called by the protocol above
 
@@ -466,10 +455,10 @@ class TlsStream:
 
     def resume_reading(self) -> None:
         self._is_paused = False
-        if not (self._is_full or self._raw.is_closing()):
-            self._raw.resume_reading()
         if self._is_waiting:
-            self._loop.call_soon(self._decrypt_waiting)
+            self._go_on_later()
+        elif not (self._is_full or self._raw.is_closing()):
+            self._raw.resume_reading()
 
     def get_write_buffer_size(self) -> int:
         return self._raw.get_write_buffer_size() + sum(map(len, self._unsent))
@@ -486,6 +475,15 @@ class TlsStream:
 
     def set_protocol(self, protocol: Upper) -> None:
         self._above = protocol
+
+
+def _queue(side: TlsSide, handshakes: Handshakes, raw: asyncio.Transport) -> Executor:
+    """Thread of the handshake on this transport."""
+    if not side.is_server:
+        return handshakes.dialled
+    ends = (raw.get_extra_info(key) for key in ("peername", "sockname"))
+    peer_ip, own_ip = (str(end[0]) if end else "" for end in ends)
+    return handshakes.accepted(peer_ip, is_local=peer_ip == own_ip)
 
 
 def secured(

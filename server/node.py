@@ -27,6 +27,7 @@ from quorumd.server.model.runtime import Runtime
 from quorumd.server.model.topic import METADATA, TopicPartition
 from quorumd.server.model.unhandled import SHORTAGE, end_on_unhandled, is_shortage
 from quorumd.server.net.listeners import Listeners
+from quorumd.server.net.turns import Turns
 from quorumd.server.node_status import access_as_json
 from quorumd.server.partition.partition import Partition, PartitionHooks, PartitionSettings
 from quorumd.server.partition.stopping import close, hand_over
@@ -260,7 +261,7 @@ class Node:
         self._exit_process = exit_process
         self._stop = asyncio.Event()
         self._has_failed = False
-        self.handshakes = Handshakes(self._is_voters_ip)
+        self.handshakes = Handshakes(self._is_voters_ip, Turns(asyncio.get_running_loop()))
         self.tls = self._make_tls()
         runtime = daemon_runtime(None if self.tls is None else self.tls.links)
         self.partition = open_partition(

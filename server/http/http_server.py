@@ -32,7 +32,8 @@ from quorumd.server.net.listeners import hosts_of, listen_error
 from quorumd.server.net.sockets import TLS_BEGINNING, TLS_HERE, ends_of
 
 if TYPE_CHECKING:
-    from quorumd.security.tls_stream import TlsStream, Upper
+    from quorumd.security.tls_protocols import Upper
+    from quorumd.security.tls_stream import TlsStream
     from quorumd.server.http.exposition import MetricsText
 
 REQUEST_BYTES_MAX: Final = 8 << 10

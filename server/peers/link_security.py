@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from quorumd.security.errors import CertificateProblem, HandshakeOutcome
 from quorumd.security.handshakes import Handshakes
 from quorumd.security.identity import Identity, TlsSide
-from quorumd.security.tls_stream import TlsStream, Upper
+from quorumd.security.tls_protocols import Upper
+from quorumd.security.tls_stream import TlsStream
 from quorumd.server.model.node_rights import NodeRights, shown
 
 
