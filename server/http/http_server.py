@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from quorumd.config.tls_port import HTTP
 from quorumd.raft.types import Address
 from quorumd.security.errors import CertificateProblem
+from quorumd.server.http.page_turns import PageTurns
 from quorumd.server.model.logs import Logger, RateLimit
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.partition_view import PartitionView
@@ -124,6 +125,7 @@ class MetricsPage:
         self._directory = directory
         self._is_ready = is_ready
         self._text: MetricsText | None = None
+        self._turns = PageTurns()
         self._look: asyncio.Future[tuple[int, int] | None] | None = None
         """At the disk; one that hangs is looked at by one thread at a time."""
 
@@ -135,7 +137,9 @@ class MetricsPage:
             from quorumd.server.http.exposition import MetricsText
 
             self._text = MetricsText(self._metrics, self._view, self._version, self._is_ready)
-        return self._text.render(accept, await self._disk_bytes())
+        disk_bytes = await self._disk_bytes()
+        await self._turns.wait()  # all that have waited for the disk go on together
+        return self._text.render(accept, disk_bytes)
 
     async def _disk_bytes(self) -> tuple[int, int] | None:
         """A disk that hangs holds up neither the event loop nor, for long, the page that tells of it."""
@@ -181,6 +185,7 @@ class HttpServer:
         self._status = status
         self._metrics = metrics
         self._server: asyncio.Server | None = None
+        self._turns = PageTurns()
         self._failure_lines = RateLimit(per_second=0.1, burst=5)
         self._tls_lines = RateLimit(per_second=2, burst=20)
         self._tasks: ConnectionsByAddress[asyncio.Task[None]] = ConnectionsByAddress()
@@ -271,6 +276,7 @@ class HttpServer:
                 self._log_tls(writer)
             refusal = Page(error.text.encode() + b"\n", status=error.status)
             return _response(refusal, is_head=is_head, allow=error.allow)
+        await self._turns.wait()
         try:
             return _response(await page(request.accept), is_head=is_head)
         except Exception as error:  # a page that fails must not end the server

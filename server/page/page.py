@@ -22,6 +22,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from quorumd.raft.types import ReplicaKey
 from quorumd.server.http.http_server import Page, Pages
+from quorumd.server.http.page_turns import PageTurns
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.page.claims import ClaimsReport
 from quorumd.server.page.findings import PageFacts, WaitingChange, findings
@@ -95,6 +96,7 @@ class QuorumPage:
         self._target = _Seen[tuple[int, ...] | None](None, 0.0)
         self._leadership = _Seen[tuple[int | None, int]]((None, 0), 0.0)
         self._on_disk = _OnDisk()
+        self._turns = PageTurns()
         self._reading: asyncio.Future[_OnDisk] | None = None
         self._read_at_s = -DISK_AGAIN_S
         static = files("quorumd.server.page") / "static"
@@ -172,6 +174,7 @@ class QuorumPage:
     async def now(self) -> dict[str, object]:
         """The content of `/page.json`."""
         report, on_disk = await asyncio.gather(self._leader.report(), self._disk_figures())
+        await self._turns.wait()  # all that have waited for the leader go on together
         source, view, partition = self._source, self._source.view, report.partition
         self._watch()
         led_ms = (self._clock_s() - self._leadership.since_s) * 1000

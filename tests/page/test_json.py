@@ -36,6 +36,7 @@ from quorumd.wire.messages.describe_quorum import (
 )
 from tests.page.sources import FakeLeader, described, replica, source_for
 from tests.support.cluster import FixedView, voter
+from tests.support.loop_turns import LoopTurns
 from tests.support.serving import run
 
 FOLLOWER = FixedView(is_leader=False, role="follower", local=voter(1).key)
@@ -238,6 +239,22 @@ def test_a_topic_without_partitions_in_the_answer_is_passed_over() -> None:
 def test_the_time_is_of_the_clock_of_the_times_that_are_shown() -> None:
     found = run(QuorumPage(source_for(FixedView(now_ms=1_234_567_890_000))).now())
     assert found["at_ms"] == 1_234_567_890_000
+
+
+def test_of_many_that_are_asked_for_together_one_is_made_a_turn() -> None:
+    async def work() -> None:
+        turns, made = LoopTurns(), []
+
+        def problems() -> list[str]:
+            made.append(turns.count)
+            return []
+
+        page = QuorumPage(replace(source_for(FixedView()), problems=problems))
+        await asyncio.gather(*(page.now() for _ in range(20)))
+        turns.end()
+        assert len(made) == len(set(made)) == 20
+
+    run(work())
 
 
 # -- the rows

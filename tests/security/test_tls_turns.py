@@ -13,6 +13,7 @@ from quorumd.security.tls_session import RECORDS_AT_ONCE, TlsSession
 from quorumd.server.net.turns import TURN_NS, Turns
 from tests.support.certificates import Certificates
 from tests.support.key_updates import key_updates
+from tests.support.loop_turns import LoopTurns
 from tests.support.serving import run, until
 from tests.support.tls_site import Above, Peer, Site
 
@@ -34,22 +35,6 @@ async def dial(site: Site, key_log: Path | None = None) -> Peer:
         peer.tls = context.wrap_bio(peer.incoming, peer.outgoing, server_hostname="localhost")
     await peer.shake()
     return peer
-
-
-class LoopTurns:
-    """Counts the turns of the event loop."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.count = 0
-        self._turn()
-
-    def _turn(self) -> None:
-        self.count += 1
-        self._handle = self._loop.call_soon(self._turn)
-
-    def end(self) -> None:
-        self._handle.cancel()
 
 
 def test_so_many_whole_records_are_cut_and_no_more_bytes_than_are_handed_on_at_once() -> None:

@@ -20,16 +20,21 @@ import pytest
 
 from quorumd.raft.types import Address
 from quorumd.server.http import http_server as http
+from quorumd.server.http.exposition import MetricsText
 from quorumd.server.http.http_server import (
     CONNECTIONS_MAX,
     REQUEST_BYTES_MAX,
     TLS_HERE,
     HttpServer,
+    MetricsPage,
     Pages,
 )
 from quorumd.server.model.logs import RateLimit
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.unhandled import end_on_unhandled
 from quorumd.server.net.listeners import ListenError
+from tests.support.loop_turns import LoopTurns
 from tests.support.ports import free_port, loopbacks
 from tests.support.serving import run
 
@@ -322,6 +327,48 @@ def test_many_that_come_in_one_turn_are_no_more_than_there_may_be() -> None:
             for _ in range(CONNECTIONS_MAX + 3):
                 pages._accept(asyncio.StreamReader(), cast(asyncio.StreamWriter, Writer()))
             assert len(pages._tasks) == CONNECTIONS_MAX
+
+    run(work())
+
+
+def test_of_many_pages_that_are_asked_for_together_one_is_made_a_turn() -> None:
+    async def work() -> None:
+        turns, made = LoopTurns(), []
+
+        class Counting(State):
+            def status(self) -> Mapping[str, object]:
+                made.append(turns.count)
+                return {}
+
+        async with serving(Counting()) as pages:
+            opened = [await asyncio.open_connection("127.0.0.1", pages.port) for _ in range(30)]
+            for _, writer in opened:
+                writer.write(b"GET /status HTTP/1.1\r\n\r\n")
+            for reader, writer in opened:
+                assert (await reader.read()).endswith(b"{}\n")
+                writer.transport.abort()
+        turns.end()
+        assert len(made) == len(set(made)) == len(opened)
+
+    run(work())
+
+
+def test_of_many_scrapes_that_wait_for_the_disk_together_one_is_rendered_a_turn(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        turns, made = LoopTurns(), []
+
+        def render(accept: str, disk_bytes: tuple[int, int] | None) -> tuple[bytes, str]:
+            assert disk_bytes is not None
+            made.append(turns.count)
+            return b"", accept
+
+        page = MetricsPage(Metrics(), cast(PartitionView, None), "1", tmp_path, lambda: True)
+        page._text = cast(MetricsText, SimpleNamespace(render=render))
+        await asyncio.gather(*(page.render("") for _ in range(30)))
+        turns.end()
+        assert len(made) == len(set(made)) == 30
 
     run(work())
 
