@@ -12,6 +12,7 @@ KIP-320, KIP-392.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -20,6 +21,7 @@ from quorumd.raft.types import OffsetAndEpoch
 from quorumd.server.model.partition_view import PartitionView
 from quorumd.server.model.runtime import Reader, Runtime, TimerHandle
 from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.requests.client_reads import ClientReads
 from quorumd.server.translate.common import endpoint_on
 from quorumd.storage.errors import OffsetNotInLog
 from quorumd.storage.log import Log
@@ -135,6 +137,7 @@ class FetchHandler:
         self._view = view
         self._log = log
         self._reader = reader
+        self._reads = ClientReads()
         self._runtime = runtime
         self._parked: list[ConsumerFetch] = []
         self._woken: deque[ConsumerFetch] = deque()
@@ -270,11 +273,14 @@ class FetchHandler:
                 slot.records = [outcome]
             self._respond(fetch)
 
-        if fetch.is_debugging:
-            # Such a reader looks for damage, and goes on behind it.
-            self._reader.run(lambda: self._log.read(asked.fetch_offset, most, end), done)
-        else:
-            self._reader.read(asked.fetch_offset, most, end, done)
+        def read(finished: Callable[[bytes | BaseException], None]) -> None:
+            if fetch.is_debugging:
+                # Such a reader looks for damage, and goes on behind it.
+                self._reader.run(lambda: self._log.read(asked.fetch_offset, most, end), finished)
+            else:
+                self._reader.read(asked.fetch_offset, most, end, finished)
+
+        self._reads.add(fetch.request.connection, read, done)
 
     def on_high_watermark(self) -> None:
         """There may be something for the fetches that wait."""

@@ -25,6 +25,7 @@ from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.runtime import Reader
 from quorumd.server.model.topic import TopicPartition
 from quorumd.server.net.inbound_request import InboundRequest
+from quorumd.server.requests.client_reads import ClientReads
 from quorumd.server.translate import elections, voter_changes
 from quorumd.server.translate.common import InvalidRequestShape, endpoint_on
 from quorumd.server.translate.fetch import (
@@ -85,6 +86,7 @@ class RaftRequestHandler:
         self._request_timeout_ms = request_timeout_ms
         self._is_kafka_log = is_kafka_log
         self._reader = reader
+        self._client_reads = ClientReads()
         self._store = store
         self._snapshots = snapshots
         self._metrics = metrics
@@ -324,7 +326,10 @@ class RaftRequestHandler:
             chunk = outcome if isinstance(outcome, ChunkBytes) else None
             self._respond_snapshot(request, reply, chunk)
 
-        self._reader.run(read, done)
+        if asked.replica is None:
+            self._client_reads.add(request.connection, partial(self._reader.run, read), done)
+        else:
+            self._reader.run(read, done)
 
     def _respond_snapshot(
         self, request: InboundRequest, reply: SnapshotReply, chunk: ChunkBytes | None
