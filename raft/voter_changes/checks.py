@@ -37,6 +37,10 @@ def voter_problem(core: Core, voter: Voter) -> Refusal | None:
     if not wanted <= {at.name for at in voter.endpoints}:
         text = f"an endpoint for the listener {listed(wanted)} is missing"
         return Refusal(KafkaError.INVALID_REQUEST, text)
+    names = [at.name for at in voter.endpoints]
+    if len(set(names)) < len(names):
+        text = f"a listener has two endpoints: {listed(voter.endpoints)}"
+        return Refusal(KafkaError.INVALID_REQUEST, text)
     for at in voter.endpoints:
         if not at.name or not at.host or not 0 < at.port < 2**16:
             text = f"{at} is no endpoint"

@@ -275,6 +275,7 @@ def test_a_newcomer_that_has_not_said_where_it_is_corrects_its_operator_once_it_
     [
         (Voter(key_of(3), ()), {}, "UNKNOWN_SERVER_ERROR"),
         (Voter(ReplicaKey(3), MOVED), {}, "UNKNOWN_SERVER_ERROR"),
+        (Voter(key_of(3), MOVED + endpoints(3)), {}, "UNKNOWN_SERVER_ERROR"),
         (Voter(key_of(1), MOVED), {}, "UNKNOWN_SERVER_ERROR"),
         (Voter(key_of(3), MOVED), {"epoch": 3}, "FENCED_LEADER_EPOCH"),
         (Voter(key_of(3), MOVED), {"epoch": 5}, "UNKNOWN_LEADER_EPOCH"),

@@ -170,6 +170,7 @@ def test_a_replica_that_never_catches_up_is_refused_after_the_time_out_with_the_
         ({"voter": Voter(key_of(4), (Endpoint("CONTROLLER", "h", 65536),))}, "is no endpoint"),
         ({"voter": Voter(key_of(4), (Endpoint("CONTROLLER", "h", 70000),))}, "is no endpoint"),
         ({"voter": Voter(key_of(4), (*endpoints(4), Endpoint("", "h", 1)))}, "is no endpoint"),
+        ({"voter": Voter(key_of(4), endpoints(4) + endpoints(5))}, "a listener has two endpoints"),
         ({"voter": Voter(key_of(4), endpoints(4), 0, 0)}, "does not support kraft.version 1"),
         ({"voter": Voter(key_of(3, 1), endpoints(3))}, f"the voter {key_of(3)} is alive"),
         ({"voter": Voter(key_of(1, 1), endpoints(1))}, f"the voter {key_of(1)} is alive"),
