@@ -40,6 +40,7 @@ class TlsSession:
         "_tls",
         "error",
         "has_ended",
+        "has_more",
         "is_told",
     )
 
@@ -58,15 +59,12 @@ class TlsSession:
         """The fault of the bytes that have come."""
         self.is_told = False
         """A read has left something to send, or found the end or an error."""
+        self.has_more = False
+        """Whole records are left, for which `decrypt` had no time."""
 
     def hold(self, data: BytesLike) -> None:
         """Keep what has come for the next `decrypt`."""
         self._held += data
-
-    @property
-    def has_more(self) -> bool:
-        """Whole records are left, for which `decrypt` had no time."""
-        return whole_records(self._held, 1) > 0
 
     def decrypt(self, data: bytes, until: Callable[[], int] = _for_ever) -> bytes:
         """All that has come whole, with these bytes of the wire. See `is_told` afterwards.
@@ -105,6 +103,7 @@ class TlsSession:
             self._read_all(pieces)
             if self.has_ended or self.error is not None:
                 held.clear()
+        self.has_more = whole_records(held, 1) > 0
         return pieces[0] if len(pieces) == 1 else _EMPTY.join(pieces)
 
     def _read_all(self, pieces: list[bytes]) -> None:
