@@ -105,6 +105,10 @@ class QuorumChange(ABC):
         """False if the quorum shows that it has not been made, whatever the code may mean."""
         return True
 
+    def contradiction(self, quorum: QuorumDescription, reason: str) -> str:
+        """The reason why it is not made, where one of `done_codes` came and the quorum shows otherwise."""
+        return reason
+
     def is_about(self, pending: PendingQuorumChange) -> bool:
         """True if this is what the leader calls `pending`."""
         return pending.kind == self.kind and pending.key == self.key
@@ -121,6 +125,22 @@ class AddVoterChange(QuorumChange):
     @property
     def done_codes(self) -> frozenset[ErrorCode]:
         return frozenset({ErrorCode.DUPLICATE_VOTER})
+
+    def is_done(self, quorum: QuorumDescription) -> bool:
+        """A Kafka controller means the id by this code: another storage id has the vote then."""
+        return self.key in {voter.key for voter in quorum.voters}
+
+    def contradiction(self, quorum: QuorumDescription, reason: str) -> str:
+        """Kafka knows no two voters of one id, so the old one goes first."""
+        same_id = [voter.key for voter in quorum.voters if voter.key.id == self.key.id]
+        if not same_id:
+            return reason
+        number = self.key.id
+        return (
+            f"{same_id[0]} votes, and Kafka has one voter of an id. Take its vote first: "
+            f"`quorumctl remove-voter --replica-id {number}`; then `quorumctl add-voter` with --endpoint "
+            "gives the new one a vote"
+        )
 
     async def send(self, connection: ClientConnection, timeout_ms: int) -> ChangeReply:
         request = AddRaftVoterRequest(
@@ -305,8 +325,11 @@ class ChangeClient:
                 reason = reply.message or explain(error)
                 if not error:
                     return error
-                if error in change.done_codes and change.is_done(await self.describe(deadline)):
-                    return error
+                if error in change.done_codes:
+                    quorum = await self.describe(deadline)
+                    if change.is_done(quorum):
+                        return error
+                    reason = change.contradiction(quorum, reason)
                 if error is ErrorCode.REQUEST_TIMED_OUT:
                     if deadline.remaining_ms() <= _RESPONSE_MARGIN_MS:
                         raise ChangeTimedOut(change.goal, deadline.timeout_ms, reason)

@@ -48,6 +48,23 @@ def test_an_observer_is_added_with_the_storage_id_and_endpoints_that_the_leader_
     assert fake.asked == [f"add {key_of(4)} at CONTROLLER://127.0.0.1:20004"]
 
 
+@pytest.mark.parametrize("command", [("add-voter", "--replica-id"), ("replace-voter",)])
+def test_a_new_disk_under_an_id_that_has_a_vote_already_is_not_said_to_vote_beside_kafka(
+    fake: FakeVoters, quorumctl: Run, command: tuple[str, ...]
+) -> None:
+    """Kafka has one voter of an id, and responds for another storage id as if it voted already."""
+    fake.replace_disk(2)
+    fake.refusals = [
+        (ErrorCode.DUPLICATE_VOTER, "The voter id is already part of the set of voters")
+    ]
+    done = quorumctl(*command, 2)
+    assert (done.code, done.out) == (FAILED, "")
+    assert f"{key_of(2)} votes, and Kafka has one voter of an id. Take its vote first:" in done.err
+    assert "`quorumctl remove-voter --replica-id 2`" in done.err
+    # What votes stays: the new disk would not have come in its place.
+    assert fake.voters == [key_of(1), key_of(2), key_of(3)]
+
+
 def test_programs_are_told_who_was_added_and_who_votes(fake: FakeVoters, quorumctl: Run) -> None:
     fake.observers = [key_of(4)]
     told = json.loads(quorumctl("add-voter", "--replica-id", 4, "-o", "json").out)
