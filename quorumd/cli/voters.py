@@ -46,8 +46,8 @@ It is safe to repeat: a voter stays a voter.
 _REMOVE_HELP = """Make a voter an observer, for good.
 
 The node goes on as an observer; stop it afterwards if you retire it. If it leads, leadership moves to
-another voter. Refused while too few of the remaining voters are up to commit; --force removes the voter
-nevertheless. The last voter cannot be removed.
+another voter. Refused while too few of the remaining voters are up to commit, and where the last one beside
+a witness is a Kafka controller; --force removes the voter nevertheless. The last voter cannot be removed.
 
 \b
 Examples:

@@ -67,6 +67,11 @@ _LAST_TRY_MS = 250
 # Two descriptions give slightly different times for one and the same fetch.
 _NEXT_FETCH_MS = 50
 
+_ONLY_A_WITNESS = (
+    "only {}, a witness, would vote then, and lead no Kafka quorum: nothing could be written any more, and "
+    "no voter be added. Add another controller first; --force does it all the same"
+)
+
 T = TypeVar("T")
 
 
@@ -186,7 +191,8 @@ class QuorumAdmin(BaseClient):
         """Makes a voter an observer. Returns when that is committed.
 
         Its storage id may be left out if it is the only voter with the id. Refused if no majority of the
-        other voters fetches, unless `force` is given.
+        other voters fetches, and where only a witness of a Kafka quorum would be left, unless `force` is
+        given.
         """
         deadline = self._deadline(timeout_ms)
         goal = f"remove {ReplicaKey(replica_id, replica_uuid)} from the voters"
@@ -196,6 +202,8 @@ class QuorumAdmin(BaseClient):
         if rest and not force:
             remedy = "Start them first, or remove one of those that are down; --force does it all the same"
             check_survives(quorum, goal, rest, remedy)
+            if len(rest) == 1 and await self._changes.is_witness_beside_kafka(rest[0], deadline):
+                raise ChangeRefused(goal, _ONLY_A_WITNESS.format(rest[0].key))
         change = RemoveVoterChange(
             goal=goal, key=voter.key, cluster_id=quorum.cluster_id, force=force
         )

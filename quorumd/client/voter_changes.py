@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 
 from quorumd.client.client import QuorumClient
 from quorumd.client.connection import ClientConnection
-from quorumd.client.description import PendingQuorumChange, QuorumDescription
+from quorumd.client.description import PendingQuorumChange, QuorumDescription, ReplicaState
 from quorumd.client.error_messages import LEADER_MOVED, explain
 from quorumd.client.errors import (
     ChangeRefused,
@@ -45,6 +45,7 @@ from quorumd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
 )
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
+from quorumd.wire.messages.take_snapshot import TakeSnapshotRequest
 from quorumd.wire.messages.transfer_leader import TransferLeaderRequest, TransferLeaderResponse
 from quorumd.wire.metadata_topic import PARTITION, TOPIC
 from quorumd.wire.schema import ZERO_UUID
@@ -53,6 +54,7 @@ POLL_S = 0.25
 DESCRIBE_TIMEOUT_MS = 5_000
 # The leader's timeout is so much shorter than the client's, so that its reason arrives.
 _RESPONSE_MARGIN_MS = 500
+_LOOK_TIMEOUT_S = 3.0
 
 NO_REPLICA = ReplicaKey(-1)
 ADD, REMOVE, REASSIGN, TRANSFER = "add", "remove", "reassign", "transfer"
@@ -270,6 +272,25 @@ class ChangeClient:
                 self._newest_epoch = quorum.leader_epoch
                 return quorum
             await asyncio.sleep(POLL_S)
+
+    async def is_witness_beside_kafka(self, replica: ReplicaState, deadline: Deadline) -> bool:
+        """True if a Kafka controller leads, and this replica is a node of quorumd: it never leads for good.
+
+        Raises QuorumUnavailable.
+        """
+        leader = await self._finder.connection("ask the leader what it offers", deadline)
+        if leader.offers(TransferLeaderRequest):
+            return False
+        for endpoint in replica.endpoints:
+            address = Address(endpoint.host, endpoint.port)
+            timeout_s = min(_LOOK_TIMEOUT_S, deadline.remaining_s())
+            with suppress(QuorumError, CertificateProblem):
+                asked = await self._watching.connector.connect(address, timeout_s)
+                try:
+                    return asked.offers(TakeSnapshotRequest)
+                finally:
+                    asked.close()
+        return False
 
     async def make(
         self, change: QuorumChange, deadline: Deadline, on_progress: OnChangeProgress | None = None

@@ -70,6 +70,7 @@ class PartitionHealth:
                     "it an empty directory, or run quorumctl transfer-leader: each takes the quorum one "
                     "epoch further"
                 )
+            found += self._only_a_witness(now.voters)
             found += self._links.unreachable()
         elif now.role is Role.LEADER:
             if now.bootstrap_problem is not None:
@@ -90,6 +91,17 @@ class PartitionHealth:
                 "leads and knows what it waits for"
             )
         return found
+
+    def _only_a_witness(self, voters: VoterSet) -> list[str]:
+        """Beside Kafka it leads for a hand-over at the most, and to nobody can this one hand over."""
+        local_id = self._node.config.local.id
+        if not (self._view.is_kafka_log and self._view.is_witness and voters.ids == (local_id,)):
+            return []
+        return [
+            "this witness is the only voter, and leads no Kafka quorum: nothing can be written any more. Put "
+            f"a controller in its place, with `quorumctl export-kafka DIR --node-id {local_id}`: kafka.md, "
+            "If only a witness votes"
+        ]
 
     def _disk_problem(self, now: RaftStatus) -> str | None:
         """The reason why the disk takes no writes, in words; None if it does."""

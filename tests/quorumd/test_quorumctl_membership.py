@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from quorumd import (
 )
 from quorumd.wire.error_codes import ErrorCode
 from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
+from quorumd.wire.messages.api_versions import ApiVersionsResponse
 from quorumd.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from quorumd.wire.schema import Message
@@ -33,6 +35,7 @@ from tests.quorumd.running import on_a_terminal, started
 
 Run = Callable[..., Done]
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
+OWN_KEYS_FROM, TAKE_SNAPSHOT = 20_000, 20_002
 
 
 # --- add-voter
@@ -362,6 +365,46 @@ def test_a_storage_id_may_begin_with_a_dash(fake: FakeVoters, quorumctl: Run) ->
 
 
 # --- remove-voter
+
+
+def beside_kafka(fake: FakeVoters, witness: int) -> None:
+    """Of the nodes this one alone is quorumd's: the others offer nothing that Kafka does not."""
+
+    def answer(node_id: int, request: Message, response: Message) -> Message:
+        if isinstance(response, ApiVersionsResponse):
+            keys = response.api_keys
+            return replace(
+                response,
+                api_keys=tuple(
+                    each for each in keys if each.api_key < OWN_KEYS_FROM or node_id == witness
+                ),
+            )
+        return response
+
+    fake.quorum.offered += (TAKE_SNAPSHOT,)
+    fake.quorum.before_answer = answer
+
+
+def test_the_last_controller_is_not_removed_where_a_witness_alone_would_vote(
+    fake: FakeVoters, quorumctl: Run
+) -> None:
+    beside_kafka(fake, witness=2)
+    fake.voters = [key_of(1), key_of(2)]
+    done = quorumctl("remove-voter", "--replica-id", 1)
+    assert (done.code, fake.asked) == (FAILED, [])
+    assert f"only {key_of(2)}, a witness, would vote then, and lead no Kafka quorum" in done.err
+    assert quorumctl("remove-voter", "--replica-id", 2).code == 0
+    fake.voters = [key_of(1), key_of(2)]
+    assert quorumctl("remove-voter", "--replica-id", 1, "--force").code == 0
+
+
+@pytest.mark.parametrize("witness", [3, 0])
+def test_one_of_two_controllers_is_removed_with_a_witness_or_without(
+    fake: FakeVoters, quorumctl: Run, witness: int
+) -> None:
+    beside_kafka(fake, witness)
+    fake.voters = [key_of(1), key_of(2), *([key_of(3)] if witness else [])]
+    assert quorumctl("remove-voter", "--replica-id", 1).code == 0
 
 
 def test_a_voter_is_removed_by_its_id(fake: FakeVoters, quorumctl: Run) -> None:

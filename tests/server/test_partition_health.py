@@ -68,6 +68,18 @@ def test_without_a_leader_those_count_as_up_that_nothing_speaks_against() -> Non
     ]
 
 
+def test_a_witness_that_alone_votes_beside_kafka_says_that_nothing_leads_any_more() -> None:
+    """All voters are up then, and a majority is not what is needed."""
+    beside_kafka = {"is_kafka_log": True, "is_witness": True}
+    first, *others = health_of(unattached(1), **beside_kafka).problems()
+    assert first.startswith("no leader is known")
+    (told,) = others
+    assert told.startswith("this witness is the only voter, and leads no Kafka quorum")
+    assert "quorumctl export-kafka DIR --node-id 1" in told
+    assert len(health_of(unattached(2), **beside_kafka).problems()) == 1
+    assert len(health_of(unattached(1), is_witness=True).problems()) == 1
+
+
 @pytest.mark.parametrize(
     ("size", "missing", "text"),
     [
