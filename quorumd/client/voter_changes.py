@@ -55,6 +55,8 @@ DESCRIBE_TIMEOUT_MS = 5_000
 # The leader's timeout is so much shorter than the client's, so that its reason arrives.
 _RESPONSE_MARGIN_MS = 500
 _LOOK_TIMEOUT_S = 3.0
+_KAFKA_ASKED_IN_VAIN = "API_VERSIONS returned an error"
+"""A Kafka leader asks a voter at the endpoint of the request for its kraft.version, before it adds it."""
 
 NO_REPLICA = ReplicaKey(-1)
 ADD, REMOVE, REASSIGN, TRANSFER = "add", "remove", "reassign", "transfer"
@@ -158,7 +160,11 @@ class AddVoterChange(QuorumChange):
         response = await connection.request(
             request, AddRaftVoterResponse, timeout_s=_timeout_s(timeout_ms)
         )
-        return ChangeReply(response.error_code, response.error_message)
+        message = response.error_message
+        if message and _KAFKA_ASKED_IN_VAIN in message:
+            at = ", ".join(f"{each.name}://{each.host}:{each.port}" for each in self.endpoints)
+            message = f"the leader asks the new voter at {at}, and gets no response ({message})"
+        return ChangeReply(response.error_code, message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +224,13 @@ class ReassignmentChange(QuorumChange):
         partitions = [each for topic in response.responses for each in topic.partitions]
         if response.error_code or not partitions:
             return ChangeReply(response.error_code, response.error_message)
-        return ChangeReply(partitions[0].error_code, partitions[0].error_message)
+        code, message = partitions[0].error_code, partitions[0].error_message
+        if error_code(code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            message = (
+                "Kafka leads this quorum, and changes its voters one at a time: `quorumctl add-voter` and "
+                "`remove-voter`"
+            )
+        return ChangeReply(code, message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,20 @@ def test_an_observer_is_added_with_the_storage_id_and_endpoints_that_the_leader_
     assert fake.asked == [f"add {key_of(4)} at CONTROLLER://127.0.0.1:20004"]
 
 
+def test_the_endpoint_at_which_a_kafka_leader_does_not_reach_a_new_voter_is_named(
+    fake: FakeVoters, quorumctl: Run
+) -> None:
+    words = (
+        "Aborted add voter operation for since API_VERSIONS returned an error BROKER_NOT_AVAILABLE."
+    )
+    fake.observers = [key_of(4)]
+    fake.refusals = [(ErrorCode.REQUEST_TIMED_OUT, words)] * 50
+    at = "CONTROLLER://db4.example.com:9093"
+    done = quorumctl("add-voter", "--replica-id", 4, "--endpoint", at, "--timeout", 1)
+    assert done.code == FAILED
+    assert f"the leader asks the new voter at {at}, and gets no response ({words})" in done.err
+
+
 @pytest.mark.parametrize("command", [("add-voter", "--replica-id"), ("replace-voter",)])
 def test_a_new_disk_under_an_id_that_has_a_vote_already_is_not_said_to_vote_beside_kafka(
     fake: FakeVoters, quorumctl: Run, command: tuple[str, ...]

@@ -48,6 +48,17 @@ def test_a_target_is_set_and_shown(fake: FakeVoters, quorumctl: Run) -> None:
     assert does == {"1": "goes", "2": "goes", "3": "goes", "4": "comes", "5": "comes", "6": "comes"}
 
 
+def test_where_kafka_leads_the_commands_that_change_its_voters_are_named(
+    fake: FakeVoters, quorumctl: Run
+) -> None:
+    words = "Unable to find a topic named __cluster_metadata."
+    fake.refusals = [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, words)]
+    done = quorumctl("reassign", "--voters", "1,2,4")
+    assert (done.code, done.out) == (FAILED, "")
+    assert "Kafka leads this quorum, and changes its voters one at a time" in done.err
+    assert "`quorumctl add-voter` and `remove-voter`" in done.err
+
+
 def test_programs_get_the_reassignment_as_an_object(fake: FakeVoters, quorumctl: Run) -> None:
     fake.observers, fake.target = [key_of(4)], (2, 3, 4)
     fake.pending = [pending("reassign", ReplicaKey(-1, uuid_of(0)), BEHIND)]
