@@ -181,6 +181,13 @@ class EndpointRegistration:
     next_ms: int = 0
     registered_in: tuple[int, ReplicaKey | None] | None = None
     """Epoch and leader that have them."""
+    overwritten_at: int = -1
+    """Offset of the last voter set that named others, where one before it had named these."""
+    overwritten_ms: int = 0
+    overwritten_times: int = 0
+    """So often in a row: another process says that it is this replica."""
+    elsewhere: tuple[Endpoint, ...] = ()
+    """The endpoints that this set named."""
 
 
 @dataclass(slots=True)

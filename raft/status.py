@@ -92,7 +92,10 @@ class RaftStatus:
     voters_without_endpoints: tuple[int, ...]
     """Ids of voters whose addresses are not known."""
     running_twice: tuple[str, ...]
-    """Voters that run on a directory and on its copy, and where, in words; told by the leader."""
+    """Voters that run on a directory and on its copy, and where, in words.
+
+    The leader tells it of all, a voter of itself: a Kafka leader tells nothing.
+    """
     registered_observers: tuple[Voter, ...]
     """Observers that registered their endpoints with this leader."""
     pending_changes: tuple[PendingVoterChange, ...]
@@ -130,7 +133,7 @@ def status_of(core: Core) -> RaftStatus:
         voters_without_endpoints=tuple(
             key.id for key in core.other_voters() if not core.endpoints_of(key)
         ),
-        running_twice=() if leader is None else _running_twice(core, leader),
+        running_twice=_overwritten(core) if leader is None else _running_twice(core, leader),
         registered_observers=() if leader is None else tuple(leader.registered_observers.values()),
         pending_changes=() if leader is None else _pending_changes(core, leader),
         log_start_offset=log.start_offset,
@@ -152,6 +155,15 @@ def _running_twice(core: Core, leader: Leader) -> tuple[str, ...]:
         and core.now_ms < move.at_ms + MOVE_REMEMBERED_MS
         and (now := core.voters.find(key)) is not None
     )
+
+
+def _overwritten(core: Core) -> tuple[str, ...]:
+    """Once may be a voter that was moved back."""
+    said = core.registration
+    if said.overwritten_times < 2 or core.now_ms >= said.overwritten_ms + MOVE_REMEMBERED_MS:
+        return ()
+    here, there = listed(core.config.endpoints), listed(said.elsewhere)
+    return (f"voter {core.local} is reached in turn at {here} and at {there}",)
 
 
 def _is_ahead(core: Core) -> bool:

@@ -21,7 +21,7 @@ from quorumd.raft.effects import AddVoter, RemoveVoter, UpdateVoter
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.events import VoterChangeResponseReceived
 from quorumd.raft.leader_discovery import absorb
-from quorumd.raft.roles import Follower, Observer
+from quorumd.raft.roles import MOVE_REMEMBERED_MS, Follower, Observer
 from quorumd.raft.types import Voter
 
 
@@ -39,7 +39,28 @@ def register_with_leader(core: Core) -> None:
     if request is None or core.can_send(leader, type(request)):
         core.registration.next_ms = core.now_ms + core.config.fetch_timeout_ms
         if request is not None:
+            _note_overwritten(core)
             core.send(leader, request, after=core.writes.state)
+
+
+def _note_overwritten(core: Core) -> None:
+    """A replica whose endpoints another process corrects again and again runs on a copied directory, too.
+
+    Only voter sets behind the last such correction count, so that a replica which was moved back counts once.
+    """
+    registration, latest = core.registration, core.log.voter_entries[-1]
+    own, here = latest.record.voters.find(core.local), set(core.config.endpoints)
+    if own is None or set(own.endpoints) == here or latest.offset <= registration.overwritten_at:
+        return
+    since = registration.overwritten_at
+    sets = [each.record.voters for each in core.log.voter_entries if each.offset > since]
+    named = [voter for voters in sets if (voter := voters.find(core.local)) is not None]
+    if not any(set(voter.endpoints) == here for voter in named):
+        return
+    is_again = core.now_ms < registration.overwritten_ms + MOVE_REMEMBERED_MS
+    registration.overwritten_times = registration.overwritten_times + 1 if is_again else 1
+    registration.overwritten_ms = core.now_ms
+    registration.overwritten_at, registration.elsewhere = latest.offset, own.endpoints
 
 
 def registration_request(core: Core) -> UpdateVoter | AddVoter | RemoveVoter | None:

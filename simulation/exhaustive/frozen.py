@@ -97,7 +97,10 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         constant="known_uuids foreign_leader",
         unread="heard_cluster_id",
     ),
-    core_parts.EndpointRegistration: _fates(time="next_ms", constant="registered_in"),
+    core_parts.EndpointRegistration: _fates(
+        time="next_ms",
+        constant="registered_in overwritten_at overwritten_ms overwritten_times elsewhere",
+    ),
     core_parts.WitnessState: _all_fields(core_parts.WitnessState, "constant"),
     core_parts.KafkaLogState: _all_fields(core_parts.KafkaLogState, "constant"),
     core_parts.ReassignmentState: _all_fields(core_parts.ReassignmentState, "constant"),

@@ -11,7 +11,7 @@ from quorumd.raft.effects import AddVoter, PersistQuorumState, RemoveVoter, Upda
 from quorumd.raft.events import LeaderHint, TimerFired, VoterChangeResponseReceived
 from quorumd.raft.replica_progress import MAX_OBSERVERS
 from quorumd.raft.roles import MOVE_REMEMBERED_MS, Role
-from quorumd.raft.types import ReplicaKey, Voter
+from quorumd.raft.types import Endpoint, ReplicaKey, Voter, VoterSet
 from tests.raft.changes import FREE, MOVED, add, fetch_all, leading, refused, update, written
 from tests.raft.harness import (
     CLUSTER,
@@ -201,6 +201,44 @@ def test_a_voter_that_is_at_two_places_in_turn_runs_twice() -> None:
         fetch_all(bench)
     assert bench.node.status().running_twice == ()
     assert say(4) == ()
+
+
+def test_a_voter_whose_endpoints_are_corrected_again_and_again_says_itself_that_it_runs_twice() -> (
+    None
+):
+    """As beside a Kafka leader, which tells nobody."""
+    bench = follower(**FREE)
+
+    def say(where: tuple[Endpoint, ...]) -> tuple[str, ...]:
+        end = bench.node.core.log.end
+        voters = VoterSet.of([Voter(key_of(1), where), *keyed_set(key_of(2), key_of(3))])
+        bench.fetched(epochs=[end.epoch], control=((end.offset, VotersRecord(voters, CLUSTER)),))
+        bench.sync()
+        for _ in range(3):
+            bench.fetched(after_ms=1000)
+        if where == MOVED:
+            answer(bench)
+        return bench.node.status().running_twice
+
+    assert [say(MOVED), say(endpoints(1)), say(endpoints(1))] == [()] * 3, "it may be moved back"
+    [text] = say(MOVED)
+    assert text == (
+        f"voter {key_of(1)} is reached in turn at CONTROLLER://host1:9093 and at "
+        "CONTROLLER://elsewhere:1234"
+    )
+    for _ in range(MOVE_REMEMBERED_MS // 1000):
+        bench.fetched(after_ms=1000)
+    assert bench.node.status().running_twice == ()
+
+
+def test_a_voter_that_says_so_often_is_not_heard_runs_once() -> None:
+    bench = follower(endpoints=MOVED, **FREE)
+    for _ in range(5):
+        answer(bench)
+        for _ in range(3):
+            bench.fetched(after_ms=1000)
+    assert len(said(bench)) > 3
+    assert bench.node.status().running_twice == ()
 
 
 def test_a_voter_that_moves_on_and_on_is_one_process() -> None:
