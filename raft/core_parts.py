@@ -210,6 +210,8 @@ class KafkaLogState:
     """Voters that asked this witness for votes since `contact_ms`, and lack records that it holds."""
     behind_since_ms: int = 0
     """When the first of them asked."""
+    campaigned_for: frozenset[ReplicaKey] = frozenset()
+    """Voters that were behind at its last campaign: they ask for votes, as another witness does not."""
     contact_ms: int | None = None
     """The last contact with the leader when a voter was found to be behind."""
     former_leader: ReplicaKey | None = None

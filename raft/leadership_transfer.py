@@ -23,6 +23,7 @@ from quorumd.raft.leadership import resign
 from quorumd.raft.replica_progress import synced_end_offset
 from quorumd.raft.roles import Leader, Transfer
 from quorumd.raft.transitions import Trigger
+from quorumd.raft.types import ReplicaKey
 from quorumd.raft.voter_changes.checks import is_fetching
 from quorumd.raft.voter_changes.requests import leader_of_request
 from quorumd.raft.voter_changes.voter_sets import listed
@@ -84,7 +85,8 @@ def hand_over(core: Core, leader: Leader, transfer: Transfer | None) -> bool:
     if core.high_watermark != core.log.end_offset and transfer is not None:
         return False
     wanted = None if transfer is None else transfer.to
-    for key in core.other_voters():
+    is_beside_kafka = core.config.is_kafka_log
+    for key in _beside_kafka(core, leader) if is_beside_kafka else core.other_voters():
         has_all = synced_end_offset(core, leader, key) == core.log.end_offset
         if has_all and wanted in (None, key) and is_fetching(core, leader, key):
             if transfer is not None:
@@ -95,3 +97,21 @@ def hand_over(core: Core, leader: Leader, transfer: Transfer | None) -> bool:
             resign(core, leader, Trigger.RESIGNATION, key, is_first_alone=wanted is not None)
             return True
     return False
+
+
+def _beside_kafka(core: Core, leader: Leader) -> tuple[ReplicaKey, ...]:
+    """The voters to which a witness that leads may hand over.
+
+    Those that asked for votes, as long as one of them fetches or is expected to: of the others each may be
+    a witness, which would hand over in its turn.
+    """
+    others = core.other_voters()
+    is_new = core.now_ms < leader.elected_at_ms + core.config.fetch_timeout_ms
+    awaited = [
+        key
+        for key in others
+        if key in core.kafka_log.campaigned_for
+        and key.id not in core.connections.unreachable
+        and (is_new or is_fetching(core, leader, key))
+    ]
+    return tuple(awaited) or others

@@ -73,6 +73,8 @@ def _compare_with_kafka_voter(core: Core, event: VoteRequestReceived) -> None:
 
 def forget_candidates(core: Core) -> None:
     """Another epoch or leader: a candidate that was behind may have caught up."""
+    if core.kafka_log.behind:
+        core.kafka_log.campaigned_for = frozenset(core.kafka_log.behind)
     core.kafka_log.behind.clear()
     former = core.context[1]
     if former is not None and former != core.local:

@@ -141,6 +141,47 @@ def test_it_leads_if_it_alone_has_a_record_and_hands_over_without_one_of_its_own
     assert bench.vote(key(3), 5, before).granted
 
 
+def leading_beside_another_witness() -> Bench:
+    """4 is one: it has everything, and never asks for votes. 3 lacks a record, and has asked."""
+    bench = lost(4)
+    while not votes(bench):
+        assert not bench.pre_vote(key(3), 3, BEHIND).granted
+        bench.wait(500)
+    for _ in range(2):
+        bench.grant(key(3))
+        bench.grant(key(4))
+        bench.sync()
+    assert bench.role is Role.LEADER
+    return bench
+
+
+def test_it_hands_over_to_a_voter_that_asked_for_votes_and_not_to_another_witness() -> None:
+    bench = leading_beside_another_witness()
+    end = bench.node.core.log.end
+    bench.fetch(key(4), *end)
+    assert bench.role is Role.LEADER
+    bench.fetch(key(3), *BEHIND)
+    assert bench.role is Role.LEADER
+    bench.fetch(key(3), *end)
+    assert bench.role is Role.RESIGNED
+    ends = [r for r in bench.requests(EndQuorumEpoch, bench.all) if r.to == key(3)]
+    assert ends[-1].request.successors[0] == key(3)
+
+
+def test_it_hands_over_to_any_voter_when_the_one_that_asked_is_gone_or_falls_silent() -> None:
+    bench = leading_beside_another_witness()
+    bench.node.core.connections.unreachable.add(3)
+    bench.fetch(key(4), *bench.node.core.log.end)
+    assert bench.role is Role.RESIGNED
+    bench = leading_beside_another_witness()
+    for _ in range(4):
+        assert bench.role is Role.LEADER
+        bench.fetch(key(4), *bench.node.core.log.end)
+        bench.wait(500)
+    bench.fetch(key(4), *bench.node.core.log.end)
+    assert bench.role is Role.RESIGNED
+
+
 def test_it_says_no_high_watermark_while_it_leads() -> None:
     """A lower one than Kafka's former leader has said would end the follower (Fetch, rule HW)."""
     bench = leading()
