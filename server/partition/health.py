@@ -103,6 +103,19 @@ class PartitionHealth:
             "If only a witness votes"
         ]
 
+    def _unnamed_witness(self, now: RaftStatus) -> list[str]:
+        """Kafka counts a voter that configuration names by its fetches, whether it knows of that or not."""
+        is_witness = self._view.is_kafka_log and self._view.is_witness
+        has_copied = now.leader is not None and now.log_end.offset > 0
+        local_id = self._node.config.local.id
+        if not is_witness or not has_copied or now.voters_offset >= 0 or local_id in now.voters.ids:
+            return []
+        return [
+            "this witness gives no vote: the log names no voters (kraft.version 0), and quorum.voters does "
+            f"not name node {local_id}. Where controller.quorum.voters of the controllers names it, "
+            "they count on it: give it the same list"
+        ]
+
     def _disk_problem(self, now: RaftStatus) -> str | None:
         """The reason why the disk takes no writes, in words; None if it does."""
         if self.is_disk_full:
@@ -132,6 +145,7 @@ class PartitionHealth:
                 "this node votes in a Kafka quorum, but quorum.witness is off: it would not start again. Set "
                 "quorum.witness: true"
             )
+        unexpected += self._unnamed_witness(now)
         unexpected += [
             f"{where}: its directory was copied, and both copies run. Together they can vote twice and lose "
             "records: end the copy, and never start it again"

@@ -219,6 +219,26 @@ def test_who_hears_nothing_suspects_its_disk_sooner_than_a_leader_does() -> None
         assert any("the disk has not responded" in text for text in found) is is_silent
 
 
+def test_a_witness_that_its_own_quorum_voters_does_not_name_warns_that_it_gives_no_vote() -> None:
+    """The controllers name it perhaps, and count its fetches: it seems to be a voter to them."""
+    beside_kafka = {"is_kafka_log": True, "is_witness": True}
+    others = VoterSet.of([voter(2), voter(3)])
+    by_configuration = {"voters_offset": -1, "voters": others}
+
+    def warned(bench: Bench, view: dict[str, Any], **status: Any) -> int:
+        found = status_of(health_of(bench, **view), **status).warnings()
+        return sum("this witness gives no vote" in text for text in found)
+
+    assert warned(follower(), beside_kafka, **by_configuration) == 1
+    assert warned(follower(), beside_kafka, voters_offset=-1, voters=VoterSet.of([])) == 1
+    # It is named, or the log names the voters; it has heard of no leader yet; and it is no witness.
+    assert warned(follower(), beside_kafka, voters_offset=-1) == 0
+    assert warned(follower(), beside_kafka, voters=others) == 0
+    assert warned(unattached(3), beside_kafka, **by_configuration) == 0
+    assert warned(follower(), {"is_kafka_log": True}, **by_configuration) == 0
+    assert warned(follower(), {}, **by_configuration) == 0
+
+
 def test_the_leader_alone_warns_of_two_voters_under_one_id() -> None:
     twins = keyed_set(ReplicaKey(1, UUID(int=1)), ReplicaKey(2, UUID(int=2)), ReplicaKey(2))
     for bench, count in ((leader(), 1), (follower(), 0)):
