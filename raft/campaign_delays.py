@@ -1,7 +1,8 @@
 """Delay of a voter before it campaigns: at random, so that campaigns rarely collide.
 
 A vote is on disk before anybody hears of it. Where that takes long, campaigns can collide for as long, and
-what others write because of it takes as long: all delays grow by it.
+what others write because of it takes as long: the backoff of a failed campaign, and the waits for what comes
+of a vote, grow by it.
 
 Source: KIP-595, gridlocked elections.
 """

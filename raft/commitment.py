@@ -42,9 +42,9 @@ def record_high_watermark(core: Core) -> None:
 
 
 def record_voter_set(core: Core) -> None:
-    """Keep on disk that the latest voter set is committed, as soon as it is in this log's.
+    """Keep on disk that the latest voter set is committed, as soon as its record is synced here.
 
-    That says for ever that bootstrapping is over.
+    That says for ever that bootstrapping is over. A replica that the set leaves out observes from now on.
     """
     electorate = core.electorate
     named_at = electorate.entry.offset

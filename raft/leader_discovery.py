@@ -37,7 +37,7 @@ LAST_EPOCH: Final = 2**31 - 2
 def contradiction(
     core: Core, epoch: int, leader_id: int | None, endpoints: tuple[Endpoint, ...]
 ) -> str | None:
-    """The reason why it cannot be that this replica leads this epoch, which is not over; None if it can."""
+    """The reason why it cannot be that `leader_id` leads this epoch, which is not over; None if it can."""
     if is_out_of_reach(core, epoch):
         return f"epoch {epoch} is above the limit of {EPOCH_LIMIT}"
     if epoch == core.epoch and core.leader == core.local and leader_id == core.local.id:

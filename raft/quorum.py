@@ -47,7 +47,7 @@ def successor_delay_ms(position: int | None, backoff_ms: int, backoff_max_ms: in
 
 def backoff_ms(attempts: int, initial_ms: int, max_ms: int) -> int:
     """Exponential backoff after `attempts` failures in a row (1 or more), as in KIP-580."""
-    return int(min(max_ms, initial_ms << min(attempts - 1, 20)))
+    return min(max_ms, initial_ms << min(attempts - 1, 20))
 
 
 def preferred_successors(end_offsets: Iterable[tuple[ReplicaKey, int]]) -> tuple[ReplicaKey, ...]:

@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Iterator
 
-from tests.architecture.source_tree import Module, all_modules, parse_module
+from tests.architecture.source_tree import ROOT, Module, all_modules, parse_module
 
 WORDS = r"(How|That|Those|What|Where|Whether|Who|Whose|Whom)\b"
 """First words after which a reader must find the noun in the code."""
@@ -61,6 +61,13 @@ def test_a_docstring_says_what_a_public_thing_is() -> None:
     # Of all modules, few have to be parsed.
     found = [vague_docstrings(module) for module in modules if IN_TEXT.search(module.text)]
     assert [text for texts in found for text in texts] == []
+
+
+def test_the_docstring_of_the_rules_names_each_of_their_modules() -> None:
+    found = (path for path in (ROOT / "raft").iterdir() if path.suffix in ("", ".py"))
+    modules = {path.stem for path in found if not path.name.startswith("__")}
+    text = (ROOT / "raft" / "__init__.py").read_text()
+    assert modules - set(re.findall(r"`(\w+)`", text)) == set()
 
 
 def test_a_docstring_without_a_noun_is_found_wherever_it_stands() -> None:
