@@ -168,7 +168,7 @@ def _is_cluster_id(text: str) -> bool:
     return 0 < len(text) <= 249 and text.isprintable() and not any(c.isspace() for c in text)
 
 
-@cli.command("restore")
+@cli.command("restore", short_help="Begin a NEW quorum from a backup.")
 @click.argument("backup", type=click.Path(path_type=Path))
 @CONFIG_OPTION
 @click.option(
@@ -285,7 +285,7 @@ def start(config_path: Path | None) -> None:
     raise SystemExit(code)
 
 
-@cli.command()
+@cli.command(short_help="Three real nodes on this machine, to look around.")
 @click.option(
     "--dir",
     "directory",
@@ -323,7 +323,7 @@ def demo(directory: Path, secure: bool, detach: bool, stop: bool) -> None:
         fail(str(error))
 
 
-@cli.command("random-uuid")
+@cli.command("random-uuid", short_help="Print an id for a cluster or a storage.")
 def random_uuid() -> None:
     """Print a random uuid in Kafka's text form, for a cluster id or storage id."""
     from quorumd.raft.types import uuid_to_text
@@ -335,7 +335,7 @@ def random_uuid() -> None:
 cli.add_command(certs)
 
 
-@certs.command("check")
+@certs.command("check", short_help="Tell what a start would be refused for.")
 @CONFIG_OPTION
 def check_certificates(config_path: Path | None) -> None:
     """Tell what a start, or new files while the node runs, would be refused for; else when they end.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from quorumd.cli.options import (
+    Count,
     Target,
     option_group,
     output_option,
@@ -110,7 +111,7 @@ _batch_options = option_group(
     ),
     click.option(
         "--batch-bytes",
-        type=click.IntRange(1, BATCH_BYTES_MAX),
+        type=Count(1, BATCH_BYTES_MAX),
         default=BATCH_BYTES_DEFAULT,
         show_default=True,
         help="Send at most so much at once.",

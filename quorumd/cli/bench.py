@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from quorumd.cli.options import (
+    Count,
     Seconds,
     Target,
     option_group,
@@ -92,7 +93,7 @@ class BenchTally:
 
 
 _load_options = option_group(
-    click.option("--clients", "-c", type=click.IntRange(1, 4096), default=16, show_default=True),
+    click.option("--clients", "-c", type=Count(1, 4096), default=16, show_default=True),
     click.option(
         "--seconds",
         "-s",
@@ -110,21 +111,21 @@ _load_options = option_group(
     ),
     click.option(
         "--record-bytes",
-        type=click.IntRange(0, 1 << 20),
+        type=Count(0, 1 << 20),
         default=100,
         show_default=True,
         help="Size of each value.",
     ),
     click.option(
         "--batch-records",
-        type=click.IntRange(1, 100_000),
+        type=Count(1, 100_000),
         default=1,
         show_default=True,
         help="Records in each batch.",
     ),
     click.option(
         "--in-flight",
-        type=click.IntRange(1, 64),
+        type=Count(1, 64),
         default=1,
         show_default=True,
         help="Batches that a client sends ahead.",

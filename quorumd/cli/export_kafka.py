@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumd.cli.options import command_config_option, run_async, timeout_option
+from quorumd.cli.options import Count, command_config_option, run_async, timeout_option
 from quorumd.client.addresses import parse_addresses
 from quorumd.raft.types import Address
 
@@ -52,7 +52,7 @@ def _to_brokers(
     "export-kafka", help=_HELP, short_help="Restore a lost Kafka controller's directory."
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--node-id", required=True, type=click.IntRange(0), help="Of the controller.")
+@click.option("--node-id", required=True, type=Count(0), help="Of the controller.")
 @click.option("--to", "target", type=click.Path(path_type=Path), help="The new directory.")
 @click.option("--dry-run", is_flag=True, help="Check the copy and say what would be written.")
 @click.option(

@@ -38,8 +38,16 @@ _SECONDS_MAX = (2**31 - 1) // 1000
 """Requests carry milliseconds in 32 bits."""
 
 
+class Count(click.IntRange):
+    """A whole number, of a range; what is none is called "no valid integer", and no range."""
+
+    name = "integer"
+
+
 class Seconds(click.FloatRange):
     """A time to wait, from `min` on, or above it."""
+
+    name = "number"
 
     def __init__(self, min: float, *, min_open: bool = False) -> None:  # noqa: A002 (click's name)
         super().__init__(min, _SECONDS_MAX, min_open=min_open)
@@ -55,7 +63,7 @@ class Seconds(click.FloatRange):
 
 
 TIMEOUT = Seconds(0, min_open=True)
-OFFSET = click.IntRange(0, 2**63 - 1)
+OFFSET = Count(0, 2**63 - 1)
 """Requests carry offsets in 64 bits."""
 
 
@@ -242,7 +250,7 @@ def replica_options(command: F) -> F:
     )(command)
     return click.option(
         "--replica-id",
-        type=click.IntRange(0, 2**31 - 1),
+        type=Count(0, 2**31 - 1),
         required=True,
         metavar="N",
         help="node.id of the replica.",

@@ -11,6 +11,7 @@ import click
 
 from quorumd.cli.options import (
     OFFSET,
+    Count,
     Target,
     output_option,
     quorum_options,
@@ -80,13 +81,13 @@ class TailRange:
 @click.option(
     "--lines",
     "-n",
-    type=click.IntRange(min=0),
+    type=Count(min=0),
     default=LINES_DEFAULT,
     show_default=True,
     help="Else begin with so many records before the end.",
 )
 @click.option("--follow", "-f", is_flag=True, help="Go on with new records until Ctrl-C.")
-@click.option("--max-records", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option("--max-records", type=Count(min=1), help="Stop after so many records.")
 @click.option("--timestamps", is_flag=True, help="Show each record's time, too (text).")
 @click.option("--headers", is_flag=True, help="Show each record's headers, too (text).")
 @output_option("text", "json", "raw")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumd.cli.options import (
+    Count,
     Target,
     output_option,
     quorum_options,
@@ -41,7 +42,7 @@ Exit codes: 0 done, 1 failed, or another voter came to lead.
 @click.option(
     "--to",
     "to_id",
-    type=click.IntRange(0, 2**31 - 1),
+    type=Count(0, 2**31 - 1),
     metavar="N",
     help="The voter that leads next.",
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumd.cli.options import (
+    Count,
     Target,
     change_timeout_option,
     output_option,
@@ -146,7 +147,7 @@ def remove_voter(
 
 @click.command("replace-voter", help=_REPLACE_HELP, short_help="Replace the disk of a voter.")
 @quorum_options
-@click.argument("replica_id", type=click.IntRange(0, 2**31 - 1), metavar="N")
+@click.argument("replica_id", type=Count(0, 2**31 - 1), metavar="N")
 @change_timeout_option
 @output_option("text", "json")
 def replace_voter(target: Target, replica_id: int, timeout_s: float, output: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumd.cli.options import (
+    Count,
     command_config_option,
     option_group,
     output_option,
@@ -79,7 +80,7 @@ _audit_options = option_group(
     ),
     click.option(
         "--cores",
-        type=click.IntRange(min=1),
+        type=Count(min=1),
         metavar="N",
         help="Processes that share the work without Spark.  [default: all cores]",
     ),

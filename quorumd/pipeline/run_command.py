@@ -15,6 +15,7 @@ import click
 from quorumd.cli.options import (
     COMMAND_CONFIG_VARIABLE,
     TIMEOUT,
+    Count,
     Seconds,
     option_group,
     read_command_config,
@@ -112,7 +113,7 @@ log_options = option_group(
     ),
     click.option(
         "--replica",
-        type=click.IntRange(min=0),
+        type=Count(min=0),
         metavar="N",
         help="Which one, if there are several replicas below the path.",
     ),
@@ -153,7 +154,7 @@ log_options = option_group(
 )
 @click.option(
     "--max-offsets",
-    type=click.IntRange(min=1),
+    type=Count(min=1),
     default=OFFSETS_PER_BATCH,
     show_default=True,
     metavar="N",

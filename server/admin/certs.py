@@ -21,10 +21,18 @@ _DIRECTORY = click.option(
     help="Where the CA and all certificates are.",
 )
 _FORCE = click.option("--force", is_flag=True, help="Replace files that are there.")
-_DAYS = click.IntRange(1, 36_500)
 
 
-@click.group("certs")
+class _Integer(click.IntRange):
+    """A whole number; what is none is called "no valid integer", and no range."""
+
+    name = "integer"
+
+
+_DAYS = _Integer(1, 36_500)
+
+
+@click.group("certs", short_help="Make a CA and certificates, or check those of a node.")
 def certs() -> None:
     """A CA and certificates for a test or a small site; a larger one has a CA already.
 
@@ -48,9 +56,9 @@ def ca_command(directory: Path, days: int, force: bool) -> None:
         _show(makers.make_ca(directory, days, force=force))
 
 
-@certs.command("node")
+@certs.command("node", short_help="Make the key and the certificate of a node.")
 @_DIRECTORY
-@click.option("--id", "node_id", type=click.IntRange(0, MAX_ID), required=True, help="Its node.id.")
+@click.option("--id", "node_id", type=_Integer(0, MAX_ID), required=True, help="Its node.id.")
 @click.option(
     "--host",
     "hosts",
@@ -74,7 +82,7 @@ def node_command(
             click.echo(f"    {line}")
 
 
-@certs.command("client")
+@certs.command("client", short_help="Make the key and the certificate of a client.")
 @_DIRECTORY
 @click.argument("name")
 @click.option("--days", type=_DAYS, default=397, show_default=True, help="How long it is valid.")
