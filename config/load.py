@@ -1,7 +1,8 @@
 """File and environment -> `Config`, or one `ConfigError` that lists every problem at once.
 
 Owns what must hold between values (one id twice, a batch larger than a segment). Opens the
-configuration file and nothing else: whether a port is free or a folder writable shows at start.
+configuration file, those that its references name, and nothing else: whether a port is free or a folder
+writable shows at start.
 """
 
 from __future__ import annotations
