@@ -294,7 +294,7 @@ class Core:
         self.reply(reply_to, FetchReply(**self.reply_fields(error, top_level_error)))
 
     def reply_fields(
-        self, error: KafkaError | None = None, top_level_error: KafkaError | None = None
+        self, error: KafkaError | None, top_level_error: KafkaError | None = None
     ) -> ReplyFields:
         """Fields of every reply: epoch and leader as they are known here, and the errors."""
         return {

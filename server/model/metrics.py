@@ -23,14 +23,14 @@ LABELS_MAX: Final = 64
 OTHER_LABEL: Final = "other"
 
 
-def count_label(counts: dict[str, int], label: str, amount: int = 1) -> None:
-    """Add to the count under this label; beyond LABELS_MAX different ones, under `other`.
+def count_label(counts: dict[str, int], label: str) -> None:
+    """Add one to the count under this label; beyond LABELS_MAX different ones, under `other`.
 
     Labels come from code, but some of that code quotes what a peer sent.
     """
     if label not in counts and len(counts) >= LABELS_MAX:
         label = OTHER_LABEL
-    counts[label] = counts.get(label, 0) + amount
+    counts[label] = counts.get(label, 0) + 1
 
 
 @dataclass(slots=True)
