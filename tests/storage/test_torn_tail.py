@@ -205,9 +205,13 @@ def holed(last: bytes) -> bytes:
     return b"\1" * SECTOR + bytes(SECTOR) + b"\1" * 20 + valid() + last
 
 
+ENDS_A_SECTOR = SECTOR - len(holed(b"")) % SECTOR
+"""The least size of the last batch with which the file ends where a sector ends."""
 SIZES = [
     BATCH_OVERHEAD,
     100,
+    ENDS_A_SECTOR,
+    3 * WINDOW + ENDS_A_SECTOR,
     WINDOW - 1,
     *range(WINDOW, WINDOW + 4),
     *range(WINDOW + 58, WINDOW + 64),
