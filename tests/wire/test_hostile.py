@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quorumd.wire.codec import codec_for, decode, encode
@@ -178,8 +178,27 @@ def test_many_unknown_tags_are_refused_and_some_are_read_over():
         decode(FetchRequest, 17, body + tags)
 
 
+KNOWN = st.sampled_from(
+    [
+        struct.pack(">hh", key, version)
+        for key, spec in APIS.items()
+        for version in (spec.min_version, spec.max_version)
+    ]
+)
+"""API key and version of requests that are served."""
+NO_CLIENT_ID = st.binary(min_size=4, max_size=4).map(
+    lambda correlation_id: correlation_id + b"\xff\xff"
+)
+
+
 @MANY
-@given(frame=st.binary(max_size=60))
+@given(
+    frame=st.binary(max_size=60)
+    | st.builds(bytes.__add__, KNOWN, st.binary(max_size=60))
+    | st.tuples(KNOWN, NO_CLIENT_ID, st.binary(max_size=60)).map(b"".join)
+)
+@example(frame=struct.pack(">hhihs", 18, 0, 1, 1, b"c"))
+@example(frame=struct.pack(">hhihB", 18, 3, 1, -1, 0))
 def test_random_request_headers_are_refused_or_read(frame):
     try:
         header, body_at = decode_request_header(frame)
@@ -190,6 +209,7 @@ def test_random_request_headers_are_refused_or_read(frame):
 
 
 @given(data=st.binary(max_size=40))
+@example(data=bytes(4) + b"\1\7\2ab")
 @examples(200)
 def test_random_response_headers_are_refused_or_read(data):
     try:

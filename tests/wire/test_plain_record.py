@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quorumd.wire.errors import RefusedBatch
 from quorumd.wire.record_walk import _keyless_start, check_records, is_plain_record
 from quorumd.wire.records import BATCH_OVERHEAD, Record, build_batch
+from quorumd.wire.varints import encode_varint
 from tests.wire.wire_values import examples
 
 SIZES = (0, 1, 2, 57, 58, 63, 64, 65, 100, 1024, 8_183, 8_184, 2**20 + 2, 2**20 + 9)
@@ -61,6 +62,9 @@ def test_what_is_plain_is_well_formed(
     head=st.lists(st.sampled_from((0, 1, 2, 3, 127, 128, 129, 130, 255)), max_size=9).map(bytes),
     size=st.integers(0, 300) | st.integers(8_000, 17_000),
 )
+@example(head=b"\0\0\0\1" + encode_varint(9), size=10)
+@example(head=b"\0\0\0\2k" + encode_varint(299), size=300)
+@example(head=b"\0\0\0\0" + encode_varint(8_179), size=8_180)
 @examples(300)
 def test_hostile_lengths_are_not_plain_unless_well_formed(head: bytes, size: int) -> None:
     for length in range(max(0, size - 9), size + 10):
