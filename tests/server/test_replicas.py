@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -49,7 +50,7 @@ from quorumd.server.requests.raft_requests import RaftRequestHandler
 from quorumd.server.translate import fetch as translate_fetch
 from quorumd.server.translate.snapshot import snapshot_request
 from quorumd.storage.directory import Directory, format_directory, open_directory
-from quorumd.storage.errors import EXIT_FAILED, DiskFailed, OffsetNotInLog
+from quorumd.storage.errors import EXIT_FAILED, DiskFailed
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.log import Log
 from quorumd.storage.quorum_state import QuorumState
@@ -243,20 +244,24 @@ def test_a_voter_set_that_contradicts_itself_fails_the_fetch_and_nothing_else(
 # -- reading
 
 
-def test_a_reader_that_is_closed_leaves_nobody_waiting_and_says_nothing(tmp_path: Path) -> None:
+def test_a_reader_that_is_closed_ends_what_it_has_begun_and_says_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work() -> None:
         log = Log.open(RealFileSystem(), tmp_path, segment_bytes=1 << 20, tail_cache_bytes=0)
         reader = LogReader(log, undamaged)
-        outcomes: list[object] = []
+        begun, outcomes = threading.Event(), list[object]()
+        reader.run(lambda: (begun.set(), threading.Event().wait(0.2)), outcomes.append)
         for _ in range(50):
             reader.read(99, 1, 100, outcomes.append)
+        assert begun.wait(10)
         reader.close()
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert all(isinstance(found, OffsetNotInLog) for found in outcomes)
+        assert outcomes == [(None, False)]
         log.close()
 
     run(work())
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
