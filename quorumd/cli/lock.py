@@ -45,6 +45,9 @@ Exit code: that of the command, 128 + n if signal n has ended it, or
   {EXIT_NOT_FOUND}  there is no such command
   2    wrong usage"""
 
+_LOST_OR_NOT_HAD = f"""the lock was lost while the command ran
+  {EXIT_NOT_IN_TIME}  the lock was not had in time (--wait); the command was not run"""
+
 _LOCK_HELP = f"""Run a command while this process holds the lock NAME; no other process holds it meanwhile.
 
 Those who wait for a lock get it in the order in which they came. It is renewed while the command runs, also
@@ -64,8 +67,7 @@ to the command. What it leaves running in the background is not under the lock a
 does not stop it: a lock that stands still is lost. A pager behind it, or a script around it, keeps the
 terminal until the command reads from it.
 
-{_EXIT_CODES.format(lost="the lock was lost while the command ran")}
-  {EXIT_NOT_IN_TIME}  the lock was not had in time (--wait); the command was not run
+{_EXIT_CODES.format(lost=_LOST_OR_NOT_HAD)}
 
 \b
 Examples:

@@ -489,6 +489,16 @@ def test_every_help_has_examples_and_fits_a_terminal(quorumctl: Run, command: st
     assert max(map(len, done.out.splitlines())) <= 100
 
 
+@pytest.mark.parametrize(
+    ("command", "codes"), [("lock", "123 124 125 126 127 2"), ("elect", "123 125 126 127 2")]
+)
+def test_the_exit_codes_of_a_held_command_stand_in_order(
+    quorumctl: Run, command: str, codes: str
+) -> None:
+    told = quorumctl(command, "--help").out.partition("Exit code: ")[2].partition("Examples:")[0]
+    assert re.findall(r"^ +(\d+)  ", told, re.MULTILINE) == codes.split()
+
+
 def test_the_conditions_of_put_have_lines_of_their_own(quorumctl: Run) -> None:
     lines = quorumctl("put", "--help").out.splitlines()
     for option in ("--if-unchanged-since", "--if-absent"):
