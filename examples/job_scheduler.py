@@ -128,6 +128,9 @@ def main(servers: str, host: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        print("usage: job_scheduler.py HOST:PORT,... NAME-OF-THIS-HOST", file=sys.stderr)
+        sys.exit(2)
     # A `with` block gives back what it has: the others need not wait until its time is over.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:

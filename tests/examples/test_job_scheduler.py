@@ -155,3 +155,11 @@ def test_what_is_no_run_ends_no_leader_and_its_job_runs_and_writes_over_it(
                 "runs",
             )
             assert process.poll() is None, output.read_text()
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("words", [(), ("127.0.0.1:1",), ("127.0.0.1:1", "one", "two")])
+def test_a_wrong_number_of_words_is_told_how_it_is_used(words: tuple[str, ...]) -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLE), *words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "usage: job_scheduler.py HOST:PORT,... NAME-OF-THIS-HOST\n"
