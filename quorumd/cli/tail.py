@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from quorumd.cli.options import (
     OFFSET,
@@ -92,7 +93,9 @@ class TailRange:
 @click.option("--headers", is_flag=True, help="Show each record's headers, too (text).")
 @output_option("text", "json", "raw")
 @timeout_option
+@click.pass_context
 def tail(
+    context: click.Context,
     target: Target,
     from_offset: int | None,
     from_beginning: bool,
@@ -109,6 +112,12 @@ def tail(
         raise click.UsageError("--from-offset and --from-beginning exclude each other.")
     if from_beginning:
         from_offset = -1
+    is_given = context.get_parameter_source("lines") is ParameterSource.COMMANDLINE
+    if is_given and from_offset is not None:
+        raise click.UsageError(
+            "--lines counts from the end of the log, and --from-offset and --from-beginning do not: to stop "
+            "after so many records give --max-records."
+        )
     wanted = TailRange(from_offset=from_offset, lines=lines, max_records=max_records, follow=follow)
     show = {
         "json": _show_json,

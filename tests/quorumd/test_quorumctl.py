@@ -180,6 +180,8 @@ def test_a_refused_append_says_why_and_what_to_do(quorum: QuorumThread, quorumct
         (("append", "--header", "novalue", "x"), "expected NAME=VALUE"),
         (("append", "--file", "/no/such/file"), "does not exist"),
         (("tail", "--from-offset", "1", "--from-beginning"), "exclude each other"),
+        (("tail", "--lines", "10", "--from-beginning"), "give --max-records"),
+        (("tail", "-n", "0", "--from-offset", "0"), "give --max-records"),
         (("tail", "--from-offset", "x"), "'x' is not a valid integer."),
         (("tail", "--lines", "x"), "'x' is not a valid integer."),
         (("replace-voter", "x"), "'x' is not a valid integer."),
