@@ -121,3 +121,14 @@ def test_correlation_ids_begin_anew_behind_the_greatest() -> None:
     for _ in range(3):
         calls.send(waits(500, build))
     assert numbers == [0x7FFFFFFF, 0, 1]
+
+
+def test_the_bytes_of_all_that_is_sent_are_counted() -> None:
+    metrics, sent = Metrics(), list[bytes]()
+    calls = CallSequence(
+        "node 2", cast(asyncio.AbstractEventLoop, Loop()), metrics, 0, lambda reason: None
+    )
+    calls.begin(cast(asyncio.Transport, SimpleNamespace(write=sent.append)), {API: (0, 0)})
+    for _ in range(2):
+        calls.send(waits(500))
+    assert (sent, metrics.peer_bytes_sent) == ([b"frame"] * 2, 2 * len(b"frame"))

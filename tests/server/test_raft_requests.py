@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
@@ -11,7 +12,7 @@ import pytest
 
 from quorumd.raft.effects import FetchReply, SendReply, SnapshotReply, VoterChangeReply
 from quorumd.raft.errors import KafkaError
-from quorumd.raft.types import Endpoint, SnapshotId
+from quorumd.raft.types import Endpoint, ReplicaKey, SnapshotId
 from quorumd.server.model.metrics import Metrics
 from quorumd.server.model.runtime import Reader
 from quorumd.server.model.topic import METADATA
@@ -224,7 +225,7 @@ def snapshot_reply() -> SnapshotReply:
     return SnapshotReply(epoch=3, leader_id=1, leader_endpoints=(), snapshot=SNAPSHOT)
 
 
-def ask_for_snapshot(bench: Bench, max_bytes: int = 1000) -> None:
+def ask_for_snapshot(bench: Bench, max_bytes: int = 1000, replica_id: int = -1) -> None:
     partition = FetchSnapshotRequestPartition(
         partition=0,
         current_leader_epoch=3,
@@ -232,9 +233,10 @@ def ask_for_snapshot(bench: Bench, max_bytes: int = 1000) -> None:
             end_offset=SNAPSHOT.end_offset, epoch=SNAPSHOT.epoch
         ),
         position=7,
+        replica_directory_id=UUID(int=9),
     )
     topic = FetchSnapshotRequestTopic(name=METADATA.name, partitions=(partition,))
-    message = FetchSnapshotRequest(replica_id=-1, max_bytes=max_bytes, topics=(topic,))
+    message = FetchSnapshotRequest(replica_id=replica_id, max_bytes=max_bytes, topics=(topic,))
     bench.handler.fetch_snapshot(bench.request(59, 1, encode(message, 1)))
 
 
@@ -293,6 +295,16 @@ def test_of_a_snapshot_no_more_is_read_at_once_than_of_the_log(asked: int, read:
     assert isinstance(response, FetchSnapshotResponse)
     chunk = response.topics[0].partitions[0]
     assert (chunk.size, chunk.position, bytes(chunk.unaligned_records)) == (100, 7, b"a piece")
+
+
+@pytest.mark.parametrize(("replica_id", "replica"), [(-1, None), (0, ReplicaKey(0, UUID(int=9)))])
+def test_who_copies_a_snapshot_is_a_client_or_any_replica(
+    replica_id: int, replica: ReplicaKey | None
+) -> None:
+    """The least id that a node may have is 0."""
+    bench = Bench(snapshot_reply(), SimpleNamespace(read=lambda *_: b"", size_bytes=lambda _: 0))
+    ask_for_snapshot(bench, replica_id=replica_id)
+    assert bench.served == [(SNAPSHOT, replica, 7)]
 
 
 def reassignment(

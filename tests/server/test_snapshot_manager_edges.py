@@ -178,6 +178,21 @@ def test_a_request_that_has_its_snapshot_has_no_alarm_any_more(bench: Bench) -> 
     assert ([each.end_offset for each in responses], bench.alarm_count) == ([30], before)
 
 
+@pytest.mark.parametrize(("timeout_ms", "waits_s"), [(1500, 1.5), (0, 0.0), (-1, 0.0)])
+def test_a_request_waits_for_its_snapshot_as_long_as_it_says(
+    bench: Bench, timeout_ms: int, waits_s: float
+) -> None:
+    responses: list[TakeSnapshotResponse] = []
+    request = TakeSnapshotRequest(timeout_ms=timeout_ms)
+    take_snapshot(bench.snapshots, bench.runtime, request, responses.append)
+    bench.wait(waits_s - 0.001)
+    assert responses == []
+    bench.wait(0.001)
+    assert [each.error_code for each in responses] == [ErrorCode.REQUEST_TIMED_OUT]
+    bench.built(SnapshotId(30, 1))
+    assert len(responses) == 1
+
+
 def test_a_request_whose_snapshot_fails_is_told_why(bench: Bench) -> None:
     responses: list[TakeSnapshotResponse] = []
     failing = cast(SnapshotTaker, SimpleNamespace(take=lambda done: done("the disk is full")))

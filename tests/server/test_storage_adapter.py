@@ -118,6 +118,15 @@ def test_batches_that_the_rules_did_not_take_are_let_go_of_when_others_come() ->
         bench.append(1, read_header(batch(1)))
 
 
+def test_what_is_appended_counts_for_the_next_snapshot() -> None:
+    bench, (first, second) = Bench(), (batch(0), batch(1))
+    bench.take(1, first)
+    bench.take(2, second)
+    assert bench.adapter.written_bytes == len(first) + len(second)
+    assert bench.metrics.fetched_bytes == len(first) + len(second)
+    assert bench.metrics.fetched_records == 2
+
+
 def test_a_chunk_that_the_rules_did_not_take_is_let_go_of_when_another_comes() -> None:
     bench = Bench()
     bench.adapter.hold_chunk(1, b"first")

@@ -27,3 +27,12 @@ def test_a_change_waits_as_long_as_its_client_says_and_no_longer_than_an_hour(
     removed = encode(RemoveRaftVoterRequest(voter_id=4, timeout_ms=asked_ms), 0)
     request = change_request_received(REMOVE_VOTER, 0, removed, 0, 1, 7000)
     assert request.timeout_ms == (7000 if asked_ms < 0 else waits_ms)  # type: ignore[union-attr]  # one to remove
+
+
+@pytest.mark.parametrize("when_committed", [True, False])
+def test_who_adds_a_voter_says_whether_to_wait_until_that_is_committed(
+    when_committed: bool,
+) -> None:
+    message = AddRaftVoterRequest(voter_id=4, ack_when_committed=when_committed)
+    request = change_request_received(ADD_VOTER, 1, encode(message, 1), 0, 1, 7000)
+    assert request.ack_when_committed is when_committed  # type: ignore[union-attr]  # it is one to add
