@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from quorumd.raft.types import ReplicaKey
 from quorumd.server.model.topic import METADATA
 from quorumd.server.peers.outbound import FETCH
 from quorumd.server.translate import fetch as translate_fetch
+from quorumd.server.translate.common import InvalidRequestShape
 from quorumd.server.translate.control_records import control_batch
 from quorumd.server.translate.fetched_batches import FetchedBatches
 from quorumd.storage.log import ChunkSummary
@@ -23,6 +26,7 @@ from quorumd.wire.messages.fetch import (
     FetchResponse,
     FetchResponseCurrentLeader,
     FetchResponsePartition,
+    FetchResponseSnapshotId,
     FetchResponseTopic,
 )
 from quorumd.wire.records import Record, build_batch
@@ -34,9 +38,10 @@ VERSION = 17
 SIZES = st.sampled_from((0, 20, 5_000))
 
 
-def fetch_answer(records: bytes) -> tuple[bytes, int]:
+def fetch_answer(records: bytes, **more: Any) -> tuple[bytes, int]:
     """What a leader of epoch 1 answers, and where the body begins."""
     partition = FetchResponsePartition(
+        **more,
         high_watermark=0,
         current_leader=FetchResponseCurrentLeader(leader_id=2, leader_epoch=1),
         aborted_transactions=(),
@@ -193,3 +198,11 @@ def test_a_batch_shorter_than_its_header_is_damaged() -> None:
     damaged[8:12] = (48).to_bytes(4, "big")
     with pytest.raises(CorruptBatch, match="too small for a header"):
         outcome(batch(0) + damaged)
+
+
+@pytest.mark.parametrize(("end_offset", "epoch"), [(20, -1), (-1, 3)])
+def test_half_of_a_snapshots_id_is_none(end_offset: int, epoch: int) -> None:
+    named = FetchResponseSnapshotId(end_offset=end_offset, epoch=epoch)
+    data, at = fetch_answer(b"", snapshot_id=named)
+    with pytest.raises(InvalidRequestShape):
+        translate_fetch.fetch_response_received(VERSION, data, at, METADATA, 1, "CONTROLLER")

@@ -300,3 +300,12 @@ def test_a_condition_is_refused_once_a_deposed_leader_would_have_resigned() -> N
     assert at.texts() == []
     at.clock.move_to(1.5)
     assert [code for _, code, _, _ in at.texts()] == [ErrorCode.INVALID_RECORD]
+
+
+def test_what_the_rules_remark_is_shown_and_each_time_counted() -> None:
+    parts = Parts()
+    parts.partition._report_lines = RateLimit(1, burst=1, clock=parts.clock.monotonic_s)
+    for remark in ("the first", "the second"):
+        parts.partition.on_report(remark)
+    assert parts.partition.health.last_report == "the second"
+    assert parts.partition.metrics.ignored == {"by the rules": 2}

@@ -229,3 +229,14 @@ def test_an_index_of_times_that_leads_out_of_its_segment_hides_no_record(
         struct.pack(">qi", START_MS + entry[0], entry[1])
     )
     assert log.offset_for_timestamp(START_MS + 40, 5) == (3, START_MS + 40, 1)
+
+
+@pytest.mark.parametrize("entries", [[(20, 1), (20, 3)], [(10, 3), (20, 3)]])
+def test_an_index_of_times_that_does_not_ascend_hides_no_record(
+    tmp_path: Path, entries: list[tuple[int, int]]
+) -> None:
+    log = closed_segment(tmp_path)
+    (tmp_path / f"{0:020d}.timeindex").write_bytes(
+        b"".join(struct.pack(">qi", START_MS + at_ms, offset) for at_ms, offset in entries)
+    )
+    assert log.offset_for_timestamp(START_MS + 30, 5) == (2, START_MS + 30, 1)
