@@ -6,7 +6,7 @@ from quorumd.raft.effects import EndQuorumEpoch, Fetch, Vote
 from quorumd.raft.events import AppendRequested, ConnectionMade, ConnectionRefused, TimerFired
 from quorumd.raft.events import ResignationRequested as Resign
 from quorumd.raft.leadership import resign
-from quorumd.raft.roles import Leader, Role, Transfer
+from quorumd.raft.roles import Leader, Resigned, Role, Transfer, Unattached
 from quorumd.raft.transitions import Trigger
 from tests.raft.changes import add, leading
 from tests.raft.harness import (
@@ -16,6 +16,7 @@ from tests.raft.harness import (
     key,
     leader,
     prospective,
+    resigned,
     unattached,
 )
 
@@ -194,3 +195,14 @@ def test_who_has_resigned_fetches_from_nobody_in_that_epoch() -> None:
     bench.step(TimerFired())
     assert bench.role is Role.RESIGNED
     assert bench.requests(Fetch, bench.all[begin:]) == []
+
+
+def test_a_later_epoch_does_not_put_off_the_campaign_of_who_has_resigned() -> None:
+    bench = resigned()
+    state = bench.node.core.state
+    assert isinstance(state, Resigned)
+    bench.now_ms += 100
+    assert not bench.vote(key(2), 5, (0, 0)).granted
+    now = bench.node.core.state
+    assert isinstance(now, Unattached)
+    assert now.election_deadline_ms == state.election_deadline_ms

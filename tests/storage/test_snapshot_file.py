@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -15,6 +17,7 @@ from quorumd.storage.layout import snapshot_path
 from quorumd.storage.snapshot_file import (
     SnapshotFacts,
     SnapshotWriter,
+    check_cluster,
     read_facts,
     verify_snapshot,
     verifying,
@@ -423,3 +426,28 @@ def test_what_a_later_kafka_writes_into_its_snapshots_is_kept() -> None:
     own = File().control(HEADER, later).control(SnapshotFooter())
     with pytest.raises(DamagedSnapshot, match="control records of type 77"):
         verify_snapshot(disk_with(own.data), PATH, ID)
+
+
+@pytest.mark.parametrize(
+    ("voters", "cluster_id", "is_strange"),
+    [
+        (VOTERS, "cluster", False),
+        (VOTERS, "another", True),
+        (VOTERS, None, False),  # the directory learns it from this snapshot's quorum
+        (replace(VOTERS, cluster_id=None), "cluster", False),
+        (None, "cluster", False),
+    ],
+)
+def test_a_snapshot_that_names_a_cluster_is_of_that_of_its_directory(
+    voters: KRaftVoters | None, cluster_id: str | None, is_strange: bool
+) -> None:
+    facts = SnapshotFacts(
+        id=ID,
+        size_bytes=1,
+        last_contained_log_timestamp=START_MS,
+        kraft_version=1,
+        voters=voters,
+        producers=(),
+    )
+    with pytest.raises(DamagedSnapshot) if is_strange else nullcontext():
+        check_cluster(facts, cluster_id, PATH)
