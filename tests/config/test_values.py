@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from quorumd.config.errors import BadValue, ConfigError
+from quorumd.config.keys import KEYS
 from quorumd.config.load import load
 from quorumd.config.node_principals import super_users
 from quorumd.config.properties import client_tls
@@ -23,11 +24,51 @@ from quorumd.config.values import (
 from quorumd.raft.types import Address
 from tests.support.config_files import GOOD, Write, refused
 
+A_DAY_MS = 86_400_000
+TIMES = (
+    "fetch.timeout",
+    "election.timeout",
+    "election.backoff.max",
+    "request.timeout",
+    "retry.backoff",
+    "retry.backoff.max",
+)
+
 
 def test_letters_of_words_are_large_or_small() -> None:
     assert [true_or_false(text) for text in ("true", "True", "TRUE")] == [True] * 3
     assert [true_or_false(text) for text in ("false", "False", "FALSE")] == [False] * 3
     assert [identification(text) for text in ("HTTPS", "Https", "")] == ["https", "https", ""]
+
+
+@pytest.mark.parametrize(
+    ("key", "lowest", "highest"),
+    [
+        ("node.id", 0, 2**31 - 1),
+        *((f"quorum.{each}.ms", 1, A_DAY_MS) for each in TIMES),
+        ("log.segment.bytes", 4096, 2**31 - 1),
+        ("log.max.batch.bytes", 1024, 8 << 20),
+        ("conditions.window.bytes", 1 << 20, 2**31 - 1),
+        ("snapshot.max.new.record.bytes", 1, 1 << 50),
+        ("snapshot.interval.ms", 1000, 3650 * A_DAY_MS),
+        ("snapshot.bandwidth.bytes.per.second", 1, 1 << 50),
+        ("retention.bytes", 0, 1 << 50),
+        ("retention.ms", 0, 3650 * A_DAY_MS),
+        ("socket.request.max.bytes", 4096, 2**31 - 1),
+        ("max.connections", 16, 1_000_000),
+        ("connections.max.idle.ms", 1000, A_DAY_MS),
+        ("max.connections.per.ip", 0, 1_000_000),
+        ("max.connection.creation.rate", 1, 1_000_000),
+    ],
+)
+def test_each_number_is_taken_up_to_its_bounds(key: str, lowest: int, highest: int) -> None:
+    parse = KEYS[key].parse
+    for number in (lowest, highest):
+        assert parse(str(number)) == number
+    beyond = [highest + 1] if lowest == 0 else [lowest - 1, highest + 1]
+    for number in beyond:
+        with pytest.raises(BadValue, match="out of range"):
+            parse(str(number))
 
 
 @pytest.mark.parametrize("text", ["-2", "-10", "--1", "-"])

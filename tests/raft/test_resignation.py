@@ -62,6 +62,18 @@ def test_an_end_is_used_up_when_it_was_confirmed() -> None:
     assert bench.node.core.known_leader.unconfirmed_end is None
 
 
+def test_that_a_former_leader_has_ended_is_not_held_against_the_next_one() -> None:
+    bench = follower()
+    bench.step(ConnectionRefused(id=2))
+    bench.end(2, 3, key(3), says_so=False)
+    bench.begin(3, 4)
+    assert bench.node.leader == key(3)
+    refuse(bench)
+    bench.wait(50)
+    bench.fetched()
+    assert bench.node.core.has_leader_contact
+
+
 def test_who_is_not_the_best_successor_waits_although_the_process_is_gone() -> None:
     bench = follower()
     bench.step(ConnectionRefused(id=2))

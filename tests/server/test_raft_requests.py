@@ -10,7 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from quorumd.raft.effects import FetchReply, SendReply, SnapshotReply, VoterChangeReply
+from quorumd.raft.effects import (
+    FetchReply,
+    FetchSnapshot,
+    SendReply,
+    SnapshotReply,
+    VoterChangeReply,
+)
 from quorumd.raft.errors import KafkaError
 from quorumd.raft.types import Endpoint, ReplicaKey, SnapshotId
 from quorumd.server.model.metrics import Metrics
@@ -20,6 +26,7 @@ from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
 from quorumd.server.requests.raft_requests import RaftRequestHandler, ServedSnapshots
 from quorumd.server.translate.fetch import FETCH_MAX_BYTES
+from quorumd.server.translate.snapshot import snapshot_request
 from quorumd.storage.errors import OffsetNotInLog
 from quorumd.storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
 from quorumd.wire.codec import decode, encode
@@ -295,6 +302,13 @@ def test_of_a_snapshot_no_more_is_read_at_once_than_of_the_log(asked: int, read:
     assert isinstance(response, FetchSnapshotResponse)
     chunk = response.topics[0].partitions[0]
     assert (chunk.size, chunk.position, bytes(chunk.unaligned_records)) == (100, 7, b"a piece")
+
+
+def test_who_asks_for_a_snapshot_says_which_replica_it_is() -> None:
+    piece = FetchSnapshot(epoch=3, snapshot=SNAPSHOT, position=7, max_bytes=10)
+    asked = snapshot_request(piece, METADATA, "cluster", ReplicaKey(2, UUID(int=9)))
+    (partition,) = asked.topics[0].partitions
+    assert (asked.replica_id, partition.replica_directory_id) == (2, UUID(int=9))
 
 
 @pytest.mark.parametrize(("replica_id", "replica"), [(-1, None), (0, ReplicaKey(0, UUID(int=9)))])

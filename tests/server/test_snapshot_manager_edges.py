@@ -216,7 +216,10 @@ def test_how_far_copies_are_is_known_until_records_are_fetched_or_nobody_asks(
     for position in (0, 100):
         bench.snapshots.serve(NEW, OTHER, position)
         assert bench.snapshots.work().copies == {OTHER: CopyProgress(NEW, position, size)}
-    for later_ms in (0, 1):  # The fetch that was sent to the snapshot may be as old as its first chunk.
+    for later_ms in (
+        0,
+        1,
+    ):  # The fetch that was sent to the snapshot may be as old as its first chunk.
         fetched_ms = int(bench.now_s * 1000) + later_ms
         bench.node.rows = [SimpleNamespace(key=OTHER, last_fetch_ms=fetched_ms)]
         assert (OTHER in bench.snapshots.work().copies) is (not later_ms)

@@ -79,6 +79,16 @@ def test_a_batch_that_counts_less_than_no_record_is_corrupt() -> None:
         list(iter_records(with_payload(b"", -1)))
 
 
+@pytest.mark.parametrize("codec", [0, GZIP])
+@pytest.mark.parametrize("size", range(6))
+def test_a_record_has_room_for_all_of_its_fields(size: int, codec: int) -> None:
+    """Also where none of them is looked at."""
+    payload = pack(codec, sized(bytes(size)))
+    for read in (iter_records, iter_places):
+        with pytest.raises(CorruptBatch, match=f"a record of {size} bytes"):
+            list(read(with_payload(payload, 1, codec)))
+
+
 def test_a_record_of_just_the_largest_size_is_unpacked() -> None:
     batch = build_batch([Record(key=b"k", value=bytes(100))], codec=1)
     (place,) = iter_places(batch)
