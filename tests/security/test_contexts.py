@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import socket
 import ssl
@@ -21,6 +22,7 @@ from quorumd.config.tls import TLS_1_2, TLS_1_3, ClientAuth, TlsConfig
 from quorumd.security.contexts import offers_tls_1_3, suite_problem
 from quorumd.security.credentials import Credentials
 from quorumd.security.errors import CertificateProblem
+from quorumd.security.identity import ANONYMOUS
 from tests.support.in_memory_tls import End, configured, shake, side
 from tests.support.odd_certificates import Authority
 
@@ -235,6 +237,15 @@ def test_a_bad_suite_is_refused_with_its_key(tmp_path: Path) -> None:
     tls = configured(tmp_path, NODE, CA, ssl_cipher_suites=ALL_1_3[:1])
     with pytest.raises(CertificateProblem, match=r"^ssl\.cipher\.suites: Python before 3\.15"):
         Credentials(tls, is_server=True)
+
+
+def test_who_shows_no_certificate_is_nobody_for_as_long_as_the_connection_lasts(
+    tmp_path: Path,
+) -> None:
+    """Connections whose certificate has ended are closed."""
+    server = side(tmp_path, NODE, CA, is_server=True, ssl_client_auth=ClientAuth.NONE)
+    nobody = server.identify(None)
+    assert (nobody.principal, nobody.expires_at, nobody.certificate) == (ANONYMOUS, math.inf, None)
 
 
 @pytest.mark.live

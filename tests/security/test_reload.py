@@ -22,7 +22,7 @@ from quorumd.config.tls_port import TlsPort
 from quorumd.security import reload
 from quorumd.security.credentials import Credentials
 from quorumd.security.errors import CertificateProblem
-from quorumd.security.material import Material
+from quorumd.security.material import Material, read_material
 from quorumd.security.reload import Outcome, ReloadResult, WatchedSet, Watcher
 from tests.support.config_files import writer_into
 from tests.support.odd_certificates import Authority, key_pem
@@ -112,6 +112,14 @@ def test_what_changed_between_reading_and_watching_is_seen(files: Files, ca: tru
     watched = WatchedSet(TlsPort("SECURE", "", files.tls), files.sides, sound)
     assert watched.reload(at_once=False).outcome is Outcome.LOADED
     assert files.name() == "CN=second"
+
+
+def test_trust_is_new_if_it_is_to_any_who_use_it(files: Files, ca: trustme.CA) -> None:
+    """The files may be replaced while a node that starts reads them."""
+    write(files.trust, ca.cert_pem.bytes() + trustme.CA().cert_pem.bytes())
+    files.sides[0].prepare(read_material(files.tls))()
+    found = files.watched.reload(at_once=True)
+    assert (found.outcome, found.has_new_trust) == (Outcome.LOADED, True)
 
 
 def test_who_asks_has_written_them_whole(files: Files, ca: trustme.CA) -> None:

@@ -18,6 +18,7 @@ from quorumd.server.net.connection_slots import (
     PEER_MAX,
     ConnectionKind,
     ConnectionSlots,
+    replica_of,
 )
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.peers.client_changes import CHANGES_MAX
@@ -141,6 +142,22 @@ def test_clients_at_their_limit_take_no_slot_of_a_voter_or_of_an_operator() -> N
     assert node.is_refused("raft-client-1x")
 
 
+@pytest.mark.parametrize(
+    ("client_id", "replica_id"),
+    [
+        ("raft-client-0", 0),
+        ("raft-client-2147483647", 2147483647),
+        ("raft-client-\u0661", None),
+        ("raft-client-", None),
+        ("raft-client--1", None),
+        ("raft-client-1 ", None),
+        ("raft-client-12345678901", None),
+    ],
+)
+def test_a_replica_is_named_in_plain_digits(client_id: str, replica_id: int | None) -> None:
+    assert replica_of(client_id) == replica_id
+
+
 def test_api_versions_does_not_identify_a_client() -> None:
     node = NodeSlots(max_clients=1)
     caller = node.enter()
@@ -243,6 +260,20 @@ def test_a_client_that_sent_a_request_since_the_sweep_stays() -> None:
     client.active_ns = 3
     assert node.is_refused("a-client")
     assert client.closed == []
+
+
+def test_a_client_that_waited_until_just_now_is_not_idle() -> None:
+    """Its response is newer than what is known of its last request."""
+    node = NodeSlots(max_clients=1)
+    waiting = node.client(in_flight=1)
+    for now_s in (10, 11):
+        node.slots.sweep(now_s * SECOND_NS)
+    waiting.in_flight = 0
+    assert node.is_refused("a-client")
+    for now_s in (12, 13):
+        node.slots.sweep(now_s * SECOND_NS)
+    assert not node.is_refused("a-client")
+    assert waiting.closed == [CloseReason.DISPLACED]
 
 
 def test_slots_that_were_free_in_between_begin_a_new_count_of_idle_clients() -> None:

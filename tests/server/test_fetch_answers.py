@@ -206,3 +206,18 @@ def test_half_of_a_snapshots_id_is_none(end_offset: int, epoch: int) -> None:
     data, at = fetch_answer(b"", snapshot_id=named)
     with pytest.raises(InvalidRequestShape):
         translate_fetch.fetch_response_received(VERSION, data, at, METADATA, 1, "CONTROLLER")
+
+
+@pytest.mark.parametrize("producer_id", [-1, 0, 7])
+def test_batches_of_any_producer_are_noted(producer_id: int) -> None:
+    """The least id that a producer may have is 0."""
+    sequence = 0 if producer_id >= 0 else -1
+    data = build_batch(
+        [Record(value=b"v")],
+        epoch=1,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+    )
+    noted = [header.producer_id for header in taken_over(data).of_producers]
+    assert noted == [producer_id] * (producer_id >= 0)

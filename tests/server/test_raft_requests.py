@@ -25,7 +25,7 @@ from quorumd.server.model.topic import METADATA
 from quorumd.server.net.connection_state import CloseReason
 from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
 from quorumd.server.requests.raft_requests import RaftRequestHandler, ServedSnapshots
-from quorumd.server.translate.fetch import FETCH_MAX_BYTES
+from quorumd.server.translate.fetch import FETCH_MAX_BYTES, FetchResponseFrames
 from quorumd.server.translate.snapshot import snapshot_request
 from quorumd.storage.errors import OffsetNotInLog
 from quorumd.storage.snapshot_store import PositionOutOfRange, SnapshotNotFound, SnapshotStore
@@ -226,6 +226,37 @@ def test_a_replica_whose_log_is_too_old_is_sent_to_the_snapshot() -> None:
     (response,) = bench.connection.sent
     named = response.responses[0].partitions[0].snapshot_id
     assert (named.end_offset, named.epoch) == SNAPSHOT
+
+
+def test_each_response_names_the_leader_of_that_moment() -> None:
+    """Most of a response is that of the one before it, as long as nothing of it has changed."""
+    frames, listener = FetchResponseFrames(METADATA), "CONTROLLER"
+    at = {
+        port: (Endpoint("CONTROLLER", "one", port), Endpoint("OTHER", "one", 1))
+        for port in (9093, 9094)
+    }
+
+    def named(epoch: int, leader_id: int | None, port: int, listener: str) -> tuple[Any, ...]:
+        reply = FetchReply(
+            epoch=epoch,
+            leader_id=leader_id,
+            leader_endpoints=at[port],
+            high_watermark=4,
+            log_start_offset=0,
+        )
+        frame = b"".join(frames.of(reply, FETCH_VERSION, 1, listener, ()))[4:]
+        _, body_at = decode_response_header(1, FETCH_VERSION, frame)
+        response = decode(FetchResponse, FETCH_VERSION, frame, body_at)
+        leader = response.responses[0].partitions[0].current_leader
+        ports = [(node.node_id, node.port) for node in response.node_endpoints]
+        return leader.leader_epoch, leader.leader_id, ports
+
+    assert named(3, 1, 9093, listener) == (3, 1, [(1, 9093)])
+    assert named(4, 1, 9093, listener) == (4, 1, [(1, 9093)])
+    assert named(4, 2, 9093, listener) == (4, 2, [(2, 9093)])
+    assert named(4, 2, 9094, listener) == (4, 2, [(2, 9094)])
+    assert named(4, 2, 9094, "OTHER") == (4, 2, [(2, 1)])
+    assert named(4, None, 9094, "OTHER") == (4, -1, [])
 
 
 def snapshot_reply() -> SnapshotReply:
