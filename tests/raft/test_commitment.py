@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quorumd.raft.commitment import commit, record_voter_set
 from quorumd.raft.config import StoredState
 from quorumd.raft.control import VotersRecord
@@ -204,3 +206,14 @@ def test_only_a_set_of_the_log_can_be_changed_by_its_leader() -> None:
     record = VotersRecord(voter_set(2, 3), CLUSTER)
     assert Electorate.of(VoterEntry(-1, record), config_of()).is_settled
     assert not Electorate.of(VoterEntry(0, record), config_of()).is_settled
+
+
+@pytest.mark.parametrize(
+    ("ids", "needed"),
+    [((1,), 0), ((1, 2), 1), ((1, 2, 3), 1), ((2,), 1), ((2, 3), 2), ((2, 3, 4), 2)],
+)
+def test_who_does_not_vote_needs_a_whole_majority_of_others(
+    ids: tuple[int, ...], needed: int
+) -> None:
+    entry = VoterEntry(1, VotersRecord(voter_set(*ids), CLUSTER))
+    assert Electorate.of(entry, config_of()).others_needed == needed

@@ -175,10 +175,12 @@ def test_another_revocation_list_is_new_trust(tmp_path: Path) -> None:
     tls = TlsConfig(
         ssl_keystore_location=store, ssl_truststore_location=trust, ssl_crl_location=crl
     )
-    watched = WatchedSet(TlsPort("SECURE", "", tls), [Credentials(tls, is_server=True)], sound)
+    side = Credentials(tls, is_server=True)
+    watched, before = WatchedSet(TlsPort("SECURE", "", tls), [side], sound), side.trust
     write(crl, authority.crl(authority.issue("stolen"), number=2))
     found = watched.reload(at_once=True)
     assert (found.outcome, found.has_new_trust) == (Outcome.LOADED, True)
+    assert side.trust != before
 
 
 def test_a_file_that_is_overwritten_and_given_its_old_time_is_seen(files: Files) -> None:

@@ -220,6 +220,23 @@ def test_it_is_read_again_when_half_of_the_requests_have_their_responses(at: At)
         assert (at.connection.state is S.PAUSED) == (answered < MAX_IN_FLIGHT // 2), answered
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_it_is_read_again_when_half_of_the_bytes_have_their_responses(at: At, more: int) -> None:
+    frames = [request_frame(number) for number in range(3)]
+    for frame in frames[:2]:
+        at.connection.data_received(frame)
+        at.turn()
+    first, second = at.dispatcher.requests
+    first.reserve(MAX_IN_FLIGHT_BYTES // 2)
+    last_bytes = len(frames[2]) - 4
+    second.reserve(MAX_IN_FLIGHT_BYTES // 2 + more - second.held_bytes - last_bytes)
+    at.connection.data_received(frames[2])
+    assert at.connection.state is S.PAUSED
+    first.respond((answer_frame(first),))
+    assert at.connection.in_flight_bytes == MAX_IN_FLIGHT_BYTES // 2 + more
+    assert (at.connection.state is S.PAUSED) == (more == 1)
+
+
 class Answering(Keeping):
     """Answers at once, with much."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumd.raft.types import Address
-from quorumd.security.errors import CertificateProblem
+from quorumd.security.errors import CertificateProblem, HandshakeBroken
 from quorumd.server.model.peer_calls import HungUp
 from quorumd.server.peers.peer_links import OTHER_SHOWN_S, SHOWN_S, PeerLinks
 
@@ -69,6 +69,14 @@ def test_what_an_operator_had_to_mend_is_mended_when_the_peer_is_reached() -> No
     assert links.warnings() == ["node 2 at db2:9093: it has expired"]
     links.note_made("node 2", 2, is_behind=False)
     assert links.warnings() == links.unreachable() == []
+
+
+def test_a_handshake_that_was_cut_short_is_nothing_to_mend() -> None:
+    """The process there may have ended."""
+    links = PeerLinks(clock=Clock())
+    assert links.note_failed("node 2", WHERE, HandshakeBroken("it was cut short")) is None
+    assert links.warnings() == []
+    assert links.unreachable() == ["node 2 at db2:9093: it was cut short"]
 
 
 def test_a_replica_whose_links_are_plaintext_is_warned_of_until_it_is_no_peer_any_more() -> None:

@@ -16,6 +16,7 @@ from quorumd.raft.effects import (
     TruncateLog,
 )
 from quorumd.raft.types import ReplicaKey, SnapshotId
+from quorumd.server.disk.recovered_log import RecoveredLog, log_view
 from quorumd.server.disk.storage_adapter import ClientBatches, StorageAdapter
 from quorumd.server.model import producer_state
 from quorumd.server.model.disk_jobs import InstallSnapshot, Job, SaveState, StoreChunk
@@ -25,9 +26,11 @@ from quorumd.server.translate.fetched_batches import FetchedBatches
 from quorumd.storage.log import Chunk
 from quorumd.storage.quorum_state import QuorumState
 from quorumd.storage.snapshot_file import SnapshotFacts
+from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.wire.batch_header import BatchHeader, read_header
+from quorumd.wire.control_records import KRaftVoter, KRaftVoters
 from quorumd.wire.records import Record, build_batch
-from tests.storage.helpers import batch, empty_disk, open_log
+from tests.storage.helpers import batch, empty_disk, open_log, put_snapshot
 
 SNAPSHOT = SnapshotId(10, 1)
 
@@ -193,3 +196,25 @@ def test_the_quorum_state_is_saved_with_everybodys_own_storage_id() -> None:
                 applied_offset=3,
             ),
         )
+
+
+def test_the_voters_of_the_newest_snapshot_count_as_of_its_last_offset() -> None:
+    fs = empty_disk()
+    put_snapshot(fs, 10, 1)
+
+    def naming(end_offset: int, voter_id: int) -> SnapshotFacts:
+        named = KRaftVoters(voters=(KRaftVoter(voter_id=voter_id),))
+        return replace(facts(), id=SnapshotId(end_offset, 1), voters=named)
+
+    found = [naming(5, 1), naming(10, 2)]
+    opened = RecoveredLog(
+        log=open_log(fs, snapshots=[SNAPSHOT]),
+        snapshots=cast(SnapshotStore, None),
+        facts=found,
+        producers=ProducerState(),
+        new_bytes=0,
+    )
+    view = log_view(opened)
+    assert (view.voters_offset, view.voters.ids) == (9, (2,))
+    assert (view.start_offset, view.end_offset) == (10, 10)
+    assert view.snapshots == [each.id for each in found]
