@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
+from quorumd.config.errors import BadValue
+from quorumd.config.keys import KEYS
 from quorumd.server.requests.refusal import too_large
 from quorumd.wire.codec import encode
 from quorumd.wire.error_codes import ErrorCode
@@ -13,7 +17,7 @@ from quorumd.wire.messages.produce import (
     ProduceRequestPartition,
     ProduceRequestTopic,
 )
-from quorumd.wire.request_limits import frame_bytes_max
+from quorumd.wire.request_limits import REQUEST_LIMITS, frame_bytes_max
 
 PRODUCE, FETCH = 0, 1
 MOST = frame_bytes_max(PRODUCE) - HEAD_BYTES
@@ -44,3 +48,10 @@ def test_what_has_room_in_a_request_is_not_too_large(size_bytes: int, is_refused
 def test_who_wants_no_response_or_asks_for_something_else_gets_none() -> None:
     assert too_large(PRODUCE, 8, beginning(MOST + 1, acks=0), 0) is None
     assert too_large(FETCH, 8, beginning(MOST + 1), 0) is None
+
+
+def test_a_request_may_have_the_largest_batch_that_can_be_configured_twice() -> None:
+    largest = KEYS["log.max.batch.bytes"].parse(str(8 << 20))
+    with pytest.raises(BadValue):
+        KEYS["log.max.batch.bytes"].parse(str((8 << 20) + 1))
+    assert REQUEST_LIMITS[PRODUCE].size_bytes == 2 * cast(int, largest)

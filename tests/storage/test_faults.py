@@ -177,13 +177,14 @@ def test_short_writes_are_continued(fs: FaultyFileSystem) -> None:
     assert contents(open_log(fs, segment_bytes=2000)) == expected
 
 
+@pytest.mark.parametrize("count", [IOV_MAX, IOV_MAX + 1, IOV_MAX * 2 + 1])
 def test_more_buffers_than_one_call_takes_are_written(
-    fs: FaultyFileSystem, tmp_path_factory: pytest.TempPathFactory
+    fs: FaultyFileSystem, tmp_path_factory: pytest.TempPathFactory, count: int
 ) -> None:
     path = tmp_path_factory.mktemp("many") / "file"
     real = RealFileSystem()
     handle = real.open(path, writable=True, create=True)
-    parts = [b"%d," % i for i in range(IOV_MAX * 2 + 1)]
+    parts = [b"%d," % i for i in range(count)]
     write_all(real, handle, parts, 0)
     assert path.read_bytes() == b"".join(parts)
     real.close(handle)

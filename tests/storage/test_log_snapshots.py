@@ -84,6 +84,18 @@ def test_of_several_snapshots_the_newest_counts(fs: FaultyFileSystem) -> None:
     assert seen == list(range(27, 34))
 
 
+def test_of_snapshots_that_contradict_each_other_the_one_of_the_later_epoch_counts(
+    fs: FaultyFileSystem,
+) -> None:
+    """A leader of epoch 1 has committed nothing where epoch 4 is."""
+    found = [(14, 4), (20, 1)]
+    for snapshot in found:
+        put_snapshot(fs, *snapshot)
+    log = reopen(fs, found)
+    assert log.recovery.messages() == []
+    assert (log.log_start_offset, log.log_end_offset) == (0, 34)
+
+
 def test_an_unsound_snapshot_that_the_log_holds_does_no_harm(fs: FaultyFileSystem) -> None:
     put_snapshot(fs, 12, 1)
     put_snapshot(fs, 27, 6)
