@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
+from quorumd.raft.effects import AddVoter
+from quorumd.raft.types import Endpoint, ReplicaKey
 from quorumd.server.translate.voter_changes import (
     ADD_VOTER,
     REMOVE_VOTER,
+    change_request,
     change_request_received,
 )
 from quorumd.wire.codec import encode
@@ -36,3 +41,11 @@ def test_who_adds_a_voter_says_whether_to_wait_until_that_is_committed(
     message = AddRaftVoterRequest(voter_id=4, ack_when_committed=when_committed)
     request = change_request_received(ADD_VOTER, 1, encode(message, 1), 0, 1, 7000)
     assert request.ack_when_committed is when_committed  # type: ignore[union-attr]  # it is one to add
+
+
+def test_who_joins_by_itself_does_not_wait_for_the_commit() -> None:
+    """A new voter may be needed for it."""
+    joins = AddVoter(endpoints=(Endpoint("CONTROLLER", "four", 9093),))
+    key, message = change_request(joins, "cluster", ReplicaKey(4, UUID(int=4)))
+    assert isinstance(message, AddRaftVoterRequest)
+    assert (key, message.voter_id, message.ack_when_committed) == (ADD_VOTER, 4, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import snappy
 
-from quorumd.wire.batch_header import read_header
+from quorumd.wire.batch_header import read_header, stamp
 from quorumd.wire.compression import CompressionType, pack, unpack, unpack_in_steps
 from quorumd.wire.control_records import (
     KRaftVersion,
@@ -259,6 +259,16 @@ def test_the_time_of_the_append_counts_where_the_batch_says_so(count: int) -> No
 def test_the_last_record_of_a_key_counts_even_if_it_deletes() -> None:
     records = [Record(key=key, value=value) for key, value in ((b"a", b"1"), (b"b", None))]
     assert take(build_batch([*records, Record(key=b"a")])) == {b"a": DELETED, b"b": DELETED}
+
+
+@pytest.mark.parametrize(("claimed", "offset"), [(-1, 5), (-9, 5), (0, 5), (1, 6), (2, 6), (9, 6)])
+def test_an_offset_outside_its_batch_is_moved_to_the_nearest_inside(
+    claimed: int, offset: int
+) -> None:
+    payload = record(0, encode_varint(claimed), b"\2k\2v\0") + record(1)
+    batch = stamp(with_payload(payload, 2), 5, 1)
+    ((key, held),) = take(batch).items()
+    assert (key, PREFIX.unpack_from(held)[1]) == (b"k", offset)
 
 
 def test_a_keyed_record_of_just_the_largest_size_is_read() -> None:
