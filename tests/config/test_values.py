@@ -12,6 +12,7 @@ from quorumd.config.load import load
 from quorumd.config.node_principals import super_users
 from quorumd.config.properties import client_tls
 from quorumd.config.references import FileReference, resolve
+from quorumd.config.secrets import Secret
 from quorumd.config.tls import StoreType
 from quorumd.config.values import (
     Limit,
@@ -86,6 +87,11 @@ def test_blanks_beside_commas_and_signs_do_no_harm() -> None:
 
 def test_a_quoted_value_has_no_blanks_around(write: Write) -> None:
     assert load(write({"node.id": '" 7 "'}), {}).node_id == 7
+
+
+def test_what_is_shown_of_a_secret_says_nothing_of_it() -> None:
+    assert {repr(Secret(text)) for text in ("", "a", "a longer one")} == {"[hidden]"}
+    assert str(Secret("a")) == f"{Secret('a')}" == "[hidden]"
 
 
 def test_the_folder_of_a_reference_may_have_a_colon(tmp_path: Path) -> None:

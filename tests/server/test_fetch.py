@@ -134,7 +134,15 @@ def test_no_more_bytes_than_asked_for_but_one_whole_batch(
 
 @pytest.mark.parametrize(
     ("session", "code"),
-    [((7, 1), 70), ((7, 0), 0), ((7, -1), 0), ((0, 5), 70), ((0, 0), 0), ((0, -1), 0)],
+    [
+        ((7, 1), 70),
+        ((7, 0), 0),
+        ((7, -1), 0),
+        ((0, 5), 70),
+        ((0, 0), 0),
+        ((0, -1), 0),
+        ((0, -2), 70),
+    ],
 )
 def test_there_are_no_sessions(tmp_path: Path, session: tuple[int, int], code: int) -> None:
     """Epochs 0 and -1 ask for everything, whatever the session was before (KIP-227)."""
