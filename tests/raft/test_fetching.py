@@ -178,3 +178,14 @@ def test_what_the_leader_knows_to_be_committed_and_was_not_fetched_is_missing() 
     assert bench.node.status().missing_records == 7
     bench.fetched(epochs=[3, 3], high_watermark=10)
     assert bench.node.status().missing_records == 5
+
+
+def test_a_response_about_a_former_end_of_the_log_commits_nothing_of_the_present_one() -> None:
+    """The end may be at the same offset, and of another epoch."""
+    bench = follower()
+    log = bench.node.core.log
+    assert log.end == (3, 2)
+    log.truncate(2)
+    log.append(3, ((3, 2),))
+    bench.fetched(high_watermark=3)
+    assert bench.node.committed_offset == 2

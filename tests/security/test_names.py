@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorumd.security.bounded_pattern import BadPattern, BoundedPattern
+from quorumd.security.bounded_pattern import INSTRUCTIONS_MAX, BadPattern, BoundedPattern
 from quorumd.security.distinguished_name import BadName, end_of, name_text, subject_of
 from quorumd.security.errors import CertificateProblem
 from quorumd.security.mapping_rules import BadRule, MappingRules
@@ -266,6 +266,12 @@ def test_what_cannot_be_read_is_refused_in_words(rules: str, said: str) -> None:
     with pytest.raises(BadRule) as caught:
         MappingRules(rules)
     assert said in str(caught.value)
+
+
+def test_an_expression_has_so_many_parts_and_no_more() -> None:
+    BoundedPattern("a" * INSTRUCTIONS_MAX)
+    with pytest.raises(BadPattern, match="too large"):
+        BoundedPattern("a" * (INSTRUCTIONS_MAX + 1))
 
 
 def test_a_name_that_fits_no_rule_is_nobody() -> None:

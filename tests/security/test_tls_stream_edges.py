@@ -15,7 +15,11 @@ from typing import cast
 import pytest
 
 from quorumd.security.credentials import Credentials
-from quorumd.security.errors import CertificateProblem, HandshakeOutcome
+from quorumd.security.errors import (
+    CertificateProblem,
+    HandshakeOutcome,
+    PeerSpeaksPlaintext,
+)
 from quorumd.security.handshakes import HELD_BYTES_MAX, Handshakes
 from quorumd.security.identity import Identity
 from quorumd.security.tls_records import PIECE_BYTES, RECORD_BYTES, pieces_of, whole_records
@@ -554,5 +558,36 @@ def test_sockets_of_refused_ones_are_closed_soon(site: Site) -> None:
                 began = loop.time()
                 assert isinstance(await site.above[0].lost, CertificateProblem)
                 assert loop.time() - began < 3
+
+    run(work())
+
+
+def test_an_alert_in_place_of_a_hello_is_no_plaintext(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            peer = await site.dial()
+            peer.writer.write(b"\x15\x03\x03\x00\x02\x02\x28")
+            await until(lambda: bool(site.failed))
+            assert not isinstance(site.failed[0], PeerSpeaksPlaintext)
+            peer.writer.close()
+
+    run(work())
+
+
+def test_where_too_much_has_come_already_no_more_is_read_whoever_resumes(site: Site) -> None:
+    async def work() -> None:
+        async with site.serving():
+            site.make = Above
+            peer = await site.dial()
+            await until(lambda: bool(site.above))
+            stream = cast(TlsStream, site.above[0].transport)
+            stream._is_full = True
+            stream.pause_reading()
+            stream.resume_reading()
+            assert not stream._raw.is_reading()
+            stream._is_full = False
+            stream.resume_reading()
+            assert stream._raw.is_reading()
+            peer.writer.close()
 
     run(work())

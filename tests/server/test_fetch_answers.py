@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumd.raft.control import KRaftVersionRecord, LeaderChangeRecord
+from quorumd.raft.effects import Fetch
 from quorumd.raft.events import FetchResponseReceived
-from quorumd.raft.types import ReplicaKey
+from quorumd.raft.types import OffsetAndEpoch, ReplicaKey
 from quorumd.server.model.topic import METADATA
 from quorumd.server.peers.outbound import FETCH
 from quorumd.server.translate import fetch as translate_fetch
@@ -19,10 +21,11 @@ from quorumd.server.translate.control_records import control_batch
 from quorumd.server.translate.fetched_batches import FetchedBatches
 from quorumd.storage.log import ChunkSummary
 from quorumd.wire.batch_header import read_header, stamp
-from quorumd.wire.codec import encode
+from quorumd.wire.codec import decode, encode
 from quorumd.wire.errors import CorruptBatch
-from quorumd.wire.headers import encode_response_header
+from quorumd.wire.headers import decode_request_header, encode_response_header
 from quorumd.wire.messages.fetch import (
+    FetchRequest,
     FetchResponse,
     FetchResponseCurrentLeader,
     FetchResponsePartition,
@@ -221,3 +224,12 @@ def test_batches_of_any_producer_are_noted(producer_id: int) -> None:
     )
     noted = [header.producer_id for header in taken_over(data).of_producers]
     assert noted == [producer_id] * (producer_id >= 0)
+
+
+def test_a_fetch_names_the_cluster_as_soon_as_it_is_known() -> None:
+    frames = translate_fetch.FetchRequestFrames(METADATA, "a", ReplicaKey(1, UUID(int=1)), 500)
+    asked = Fetch(epoch=3, position=OffsetAndEpoch(2, 3), high_watermark=0)
+    for cluster_id in (None, "cluster", "cluster"):
+        frame = frames.of(asked, VERSION, 1, cluster_id)
+        _, body_at = decode_request_header(frame[4:])
+        assert decode(FetchRequest, VERSION, frame[4:], body_at).cluster_id == cluster_id

@@ -99,11 +99,13 @@ def test_an_answer_in_single_bytes_is_an_answer() -> None:
 def test_the_rest_of_a_frame_is_none_of_its_own_though_it_looks_like_one() -> None:
     async def work() -> None:
         frames: list[bytes] = []
-        connection = PeerConnection(Metrics())
+        metrics = Metrics()
+        connection = PeerConnection(metrics)
         connection.hand_to(cast(Receiver, SimpleNamespace(on_frame=frames.append)))
         connection.data_received(struct.pack(">i", 12) + b"half")
         connection.data_received(frame(b"rest"))
         assert frames == [b"half" + frame(b"rest")]
+        assert metrics.peer_bytes_received == 4 + 12
 
     run(work())
 

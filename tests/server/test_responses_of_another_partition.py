@@ -8,11 +8,20 @@ from uuid import UUID
 import pytest
 
 from quorumd.server.model.topic import METADATA
-from quorumd.server.translate.common import InvalidRequestShape
-from quorumd.server.translate.elections import election_response_received
+from quorumd.server.translate.common import InvalidRequestShape, error_name, leader_hint
+from quorumd.server.translate.elections import (
+    election_request_received,
+    election_response_received,
+)
 from quorumd.server.translate.fetch import fetch_response_received
 from quorumd.server.translate.snapshot import snapshot_response_received
 from quorumd.wire.codec import encode
+from quorumd.wire.messages.begin_quorum_epoch import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochRequestLeaderEndpoint,
+    BeginQuorumEpochRequestPartition,
+    BeginQuorumEpochRequestTopic,
+)
 from quorumd.wire.registry import APIS
 from quorumd.wire.schema import Message
 
@@ -59,3 +68,33 @@ def test_a_response_about_another_partition_is_none(key: int, version: int) -> N
     for other in (("another", UUID(int=5), 0), (METADATA.name, METADATA.topic_id, 1)):
         with pytest.raises(InvalidRequestShape):
             received(key, version, body(*other))
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (0, None),
+        (-1, "UNKNOWN_SERVER_ERROR"),
+        (6, "NOT_LEADER_OR_FOLLOWER"),
+        (32000, "UNKNOWN_SERVER_ERROR"),
+    ],
+)
+def test_an_error_that_is_not_known_is_one(code: int, name: str | None) -> None:
+    assert error_name(code) == name
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "count"), [("two", 9093, 1), ("two", 0, 0), ("two", -1, 0), ("", 9093, 0)]
+)
+def test_where_nobody_can_be_reached_there_is_no_leader(host: str, port: int, count: int) -> None:
+    """Neither in a response nor in a leader's announcement of itself."""
+    hint = leader_hint(2, 3, ((2, host, port), (3, "three", 9093)), "CONTROLLER")
+    assert (hint.leader_id, len(hint.endpoints)) == (2, count)
+    if port < 0:
+        return
+    at = BeginQuorumEpochRequestLeaderEndpoint(name="CONTROLLER", host=host, port=port)
+    partition = BeginQuorumEpochRequestPartition(leader_id=2, leader_epoch=3)
+    topic = BeginQuorumEpochRequestTopic(topic_name=METADATA.name, partitions=(partition,))
+    request = BeginQuorumEpochRequest(topics=(topic,), leader_endpoints=(at,))
+    event = election_request_received(BEGIN, 1, encode(request, 1), 0, METADATA, 1)
+    assert len(event.endpoints) == count  # type: ignore[union-attr]  # it is no vote

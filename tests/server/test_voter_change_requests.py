@@ -13,9 +13,15 @@ from quorumd.server.translate.voter_changes import (
     REMOVE_VOTER,
     change_request,
     change_request_received,
+    reassignment_request_received,
 )
 from quorumd.wire.codec import encode
 from quorumd.wire.messages.add_raft_voter import AddRaftVoterRequest
+from quorumd.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsRequestPartition,
+    AlterPartitionReassignmentsRequestTopic,
+)
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 
 
@@ -49,3 +55,15 @@ def test_who_joins_by_itself_does_not_wait_for_the_commit() -> None:
     key, message = change_request(joins, "cluster", ReplicaKey(4, UUID(int=4)))
     assert isinstance(message, AddRaftVoterRequest)
     assert (key, message.voter_id, message.ack_when_committed) == (ADD_VOTER, 4, False)
+
+
+@pytest.mark.parametrize(("replicas", "target"), [((3, 1, 2), (1, 2, 3)), ((), ()), (None, None)])
+def test_the_target_of_a_reassignment_is_a_set(
+    replicas: tuple[int, ...] | None, target: tuple[int, ...] | None
+) -> None:
+    """Clients write replicas in the order in which they prefer them; a voter set has none."""
+    partition = AlterPartitionReassignmentsRequestPartition(partition_index=0, replicas=replicas)
+    topic = AlterPartitionReassignmentsRequestTopic(name="t", partitions=(partition,))
+    message = AlterPartitionReassignmentsRequest(timeout_ms=700, topics=(topic,))
+    request = reassignment_request_received(message, 1)
+    assert (request.target, request.timeout_ms) == (target, 700)

@@ -286,6 +286,21 @@ def test_a_length_that_is_no_length_is_refused_after_the_frames_before_it(length
         buffer.frames()
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_request_may_be_as_large_as_its_kind_though_it_comes_in_pieces(more):
+    limit = 300_000
+    buffer = FrameBuffer(max_frame_bytes=1 << 30, limit_of=lambda key: limit)
+    request = bytes(limit + more)
+    buffer.feed(framed(request)[:100])
+    if more:
+        with pytest.raises(MalformedMessage, match=f"{limit} are allowed"):
+            buffer.frames()
+    else:
+        assert buffer.frames() == []
+        buffer.feed(framed(request)[100:])
+        assert buffer.frames() == [request]
+
+
 @pytest.mark.parametrize(
     ("key", "length", "allowed"),
     [(3, 300_000, 262_144), (52, 100_000_000, 262_144), (0, 20_000_000, 16 << 20)],
