@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from quorumd.server.dispatch import Dispatch
+from quorumd.server.model.metrics import Metrics
+from quorumd.server.net.inbound_request import InboundRequest, RequestConnection
+from quorumd.server.partition.partition import Partition
 from quorumd.server.requests.api_versions import api_versions, api_versions_unsupported
 from quorumd.wire.codec import encode
 from quorumd.wire.messages.api_versions import ApiVersionsRequest
@@ -120,3 +126,20 @@ def test_a_node_that_does_not_know_its_cluster_yet_may_be_of_the_clients(
 
 def test_an_unknown_version_of_api_versions_is_told_the_known_ones() -> None:
     assert encode(api_versions_unsupported(), 0).hex() == "002300000001001200000005"
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(("name", "known"), [("a-client", "a-client"), ("-no name", "before")])
+def test_a_name_that_is_refused_does_not_count_for_what_follows(name: str, known: str) -> None:
+    partition = SimpleNamespace(
+        view=FixedView(),
+        produce_handler=SimpleNamespace(handle=None),
+        raft_handler=SimpleNamespace(election=None, fetch_snapshot=None),
+    )
+    connection = SimpleNamespace(
+        client_software_name="before", client_software_version="1", send=lambda *_: None
+    )
+    body = encode(replace(SOFTWARE, client_software_name=name), 3)
+    request = InboundRequest(cast(RequestConnection, connection), 18, 3, 1, body, 0, 0)
+    Dispatch(cast(Partition, partition), Metrics()).dispatch(request)
+    assert connection.client_software_name == known

@@ -15,9 +15,10 @@ from quorumd.wire.messages.api_versions import (
     ApiVersionsResponseFinalizedFeature,
 )
 from quorumd.wire.records import Record, build_batch
+from quorumd.wire.registry import APIS
 from tests.support.cluster import FixedView
 
-VOTE = 52
+FETCH, VOTE = 1, 52
 
 
 def feature_level(name: str, level: int) -> bytes:
@@ -83,6 +84,16 @@ def test_a_controller_that_serves_later_votes_alone_is_an_obstacle_until_it_serv
     ]
     drift.note_announced("node 2", announcing(votes=(2, 4)))
     assert drift.obstacles == []
+
+
+def test_a_controller_that_serves_former_fetches_alone_is_an_obstacle() -> None:
+    drift, lowest = KafkaDrift(Metrics()), APIS[FETCH].min_version
+    for highest, count in ((lowest, 0), (lowest - 1, 1)):
+        served = ApiVersionsResponseApiKey(api_key=FETCH, min_version=0, max_version=highest)
+        drift.note_announced("node 2", ApiVersionsResponse(api_keys=(served,)))
+        assert [f"node 2 serves Fetch 0 to {highest}" in each for each in drift.obstacles] == (
+            [True] * count
+        )
 
 
 def test_records_of_a_snapshot_are_looked_at_batch_by_batch() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
+from uuid import UUID
 
 import pytest
 
@@ -94,3 +95,29 @@ def test_a_leader_that_was_followed_by_another_has_some_time_to_respond_to_a_cha
     assert heard == [("done", "response"), ("hangs", "the link is closed")]
     assert [link.is_discarded for link in links] == [True, True, False]
     assert changes.take_channels() == [links[2]]
+
+
+@pytest.mark.parametrize(("asked", "count"), [(key(3), 0), (ReplicaKey(3, UUID(int=99)), 1)])
+def test_another_disk_under_the_id_of_the_leader_is_another_leader(
+    asked: ReplicaKey, count: int
+) -> None:
+    timers: list[float] = []
+    clock = SimpleNamespace(
+        monotonic_s=lambda: 100.0, call_at=lambda at_s, call: timers.append(at_s)
+    )
+    changes = ClientChanges(
+        lambda leader: Link(addresses=list, listener=cast(PeerListener, None)),
+        cast(Runtime, clock),
+        grace_ms=2000,
+    )
+    call = CallbackCall(
+        api_key=REMOVE_VOTER,
+        max_version=0,
+        build=lambda version, correlation_id: b"",
+        responded=lambda *response: None,
+        failed=lambda reason, error: None,
+        timeout_ms=60_000,
+    )
+    changes.ask(asked, call)
+    changes.on_leader(key(3))
+    assert timers == [102.0] * count

@@ -162,3 +162,11 @@ def test_a_timer_that_is_set_again_goes_off_once() -> None:
     for now_s in (1.0, 2.0, 3.0):
         clock.move_to(now_s)
     assert fired == [2.0]
+
+
+@pytest.mark.parametrize("kind", ["add", "remove", "reassign", "transfer"])
+def test_a_change_that_waits_is_under_way(kind: str) -> None:
+    voters = keyed_set(key(1), key(2))
+    change = PendingVoterChange(kind=kind, key=key(3), asked_at_ms=0, waits_for="")
+    view = view_of(voters=voters, committed_voters=voters, pending_changes=(change,))
+    assert (view.is_adding_voter, view.is_removing_voter) == (kind == "add", kind == "remove")

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from quorumd.raft.types import ReplicaKey
 from quorumd.server.model.topic import METADATA
 from quorumd.server.translate.common import InvalidRequestShape, error_name, leader_hint
 from quorumd.server.translate.elections import (
@@ -98,3 +99,14 @@ def test_where_nobody_can_be_reached_there_is_no_leader(host: str, port: int, co
     request = BeginQuorumEpochRequest(topics=(topic,), leader_endpoints=(at,))
     event = election_request_received(BEGIN, 1, encode(request, 1), 0, METADATA, 1)
     assert len(event.endpoints) == count  # type: ignore[union-attr]  # it is no vote
+
+
+@pytest.mark.parametrize(("voter_id", "is_named"), [(-1, False), (0, True), (7, True)])
+def test_a_request_may_be_meant_for_any_voter(voter_id: int, is_named: bool) -> None:
+    """The least id that a voter may have is 0."""
+    partition = BeginQuorumEpochRequestPartition(leader_id=2, voter_directory_id=UUID(int=9))
+    topic = BeginQuorumEpochRequestTopic(topic_name=METADATA.name, partitions=(partition,))
+    request = BeginQuorumEpochRequest(voter_id=voter_id, topics=(topic,))
+    event = election_request_received(BEGIN, 1, encode(request, 1), 0, METADATA, 1)
+    meant_for = ReplicaKey(voter_id, UUID(int=9)) if is_named else None
+    assert event.voter == meant_for  # type: ignore[union-attr]  # it is no end
