@@ -141,6 +141,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             read_properties(path)
 
 
+def test_every_byte_is_a_character_where_the_file_is_no_utf_8(tmp_path: Path) -> None:
+    """As in Java; in other encodings some of them are another one, or none."""
+    path = tmp_path / "client.properties"
+    path.write_bytes(b"a=" + bytes(range(0x80, 0x100)))
+    assert read_properties(path) == {"a": "".join(map(chr, range(0x80, 0x100)))}
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "iso-8859-1"])
 def test_all_encodings_are_read(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "client.properties"

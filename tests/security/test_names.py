@@ -274,10 +274,21 @@ def test_an_expression_has_so_many_parts_and_no_more() -> None:
         BoundedPattern("a" * (INSTRUCTIONS_MAX + 1))
 
 
+@pytest.mark.parametrize("name", ["CN=a,O=b", "O=b,CN=a", "CN=a ", " CN=a"])
+def test_a_rule_is_for_names_that_fit_as_a_whole(name: str) -> None:
+    """Else whoever has a part of an administrator's name would be one."""
+    rules = "RULE:CN=([a-z]+)/admin/"
+    assert MappingRules(rules).user_of("CN=a") == "admin"
+    with pytest.raises(CertificateProblem, match="fits none"):
+        MappingRules(rules).user_of(name)
+    assert MappingRules(f"{rules},DEFAULT").user_of(name) == name
+
+
 def test_a_name_that_fits_no_rule_is_nobody() -> None:
     for rules, subject in (
         ("RULE:CN=a/a/", "CN=b"),
         ("RULE:.*/a/", "CN=a\nb"),
+        ("RULE:CN=[^,]*/a/", "CN=a\nb"),
         ("RULE:.*/a/", "x" * 5_000),
     ):
         with pytest.raises(CertificateProblem, match="the name of its certificate"):
