@@ -284,6 +284,25 @@ def test_a_rule_is_for_names_that_fit_as_a_whole(name: str) -> None:
     assert MappingRules(f"{rules},DEFAULT").user_of(name) == name
 
 
+@pytest.mark.parametrize(
+    ("pattern", "spans"),
+    [
+        ("(a*)(a*)", (0, 2, 0, 2, 2, 2)),
+        ("(a*?)(a*)", (0, 2, 0, 0, 0, 2)),
+        ("(a+?)(a*)", (0, 2, 0, 1, 1, 2)),
+        ("(a??)(a*)", (0, 2, 0, 0, 0, 2)),
+        ("(a{1,2}?)(a*)", (0, 2, 0, 1, 1, 2)),
+    ],
+)
+def test_a_lazy_quantifier_takes_as_little_as_it_can(pattern: str, spans: tuple[int, ...]) -> None:
+    assert BoundedPattern(pattern).match_all("aa") == spans
+
+
+def test_the_first_rule_that_fits_counts_though_it_leaves_nothing_of_the_name() -> None:
+    assert MappingRules("RULE:CN=guest.*//,DEFAULT").user_of("CN=guest") == ""
+    assert MappingRules("RULE:CN=guest.*//,DEFAULT").user_of("CN=host") == "CN=host"
+
+
 def test_a_name_that_fits_no_rule_is_nobody() -> None:
     for rules, subject in (
         ("RULE:CN=a/a/", "CN=b"),

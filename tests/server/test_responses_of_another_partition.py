@@ -7,11 +7,14 @@ from uuid import UUID
 
 import pytest
 
+from quorumd.raft.effects import Reply, VoteReply
+from quorumd.raft.errors import KafkaError
 from quorumd.raft.types import ReplicaKey
 from quorumd.server.model.topic import METADATA
 from quorumd.server.translate.common import InvalidRequestShape, error_name, leader_hint
 from quorumd.server.translate.elections import (
     election_request_received,
+    election_response,
     election_response_received,
 )
 from quorumd.server.translate.fetch import fetch_response_received
@@ -110,3 +113,16 @@ def test_a_request_may_be_meant_for_any_voter(voter_id: int, is_named: bool) -> 
     event = election_request_received(BEGIN, 1, encode(request, 1), 0, METADATA, 1)
     meant_for = ReplicaKey(voter_id, UUID(int=9)) if is_named else None
     assert event.voter == meant_for  # type: ignore[union-attr]  # it is no end
+
+
+@pytest.mark.parametrize("key", [VOTE, BEGIN, END])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_response_to_a_request_that_is_refused_as_a_whole_is_about_no_partition(
+    key: int, is_refused: bool
+) -> None:
+    error = KafkaError.INCONSISTENT_CLUSTER_ID if is_refused else None
+    kind = VoteReply if key == VOTE else Reply
+    reply = kind(epoch=3, leader_id=None, leader_endpoints=(), top_level_error=error)
+    response: Any = election_response(key, reply, METADATA, 1, "CONTROLLER")
+    assert response.error_code == (104 if is_refused else 0)
+    assert len(response.topics) == (not is_refused)

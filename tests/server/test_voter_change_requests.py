@@ -11,6 +11,7 @@ from quorumd.raft.types import Endpoint, ReplicaKey
 from quorumd.server.translate.voter_changes import (
     ADD_VOTER,
     REMOVE_VOTER,
+    UPDATE_VOTER,
     change_request,
     change_request_received,
     reassignment_request_received,
@@ -23,6 +24,10 @@ from quorumd.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequestTopic,
 )
 from quorumd.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+from quorumd.wire.messages.update_raft_voter import (
+    UpdateRaftVoterRequest,
+    UpdateRaftVoterRequestKRaftVersionFeature,
+)
 
 
 @pytest.mark.parametrize(
@@ -67,3 +72,15 @@ def test_the_target_of_a_reassignment_is_a_set(
     message = AlterPartitionReassignmentsRequest(timeout_ms=700, topics=(topic,))
     request = reassignment_request_received(message, 1)
     assert (request.target, request.timeout_ms) == (target, 700)
+
+
+def test_a_voter_that_says_which_versions_it_knows_is_taken_at_its_word() -> None:
+    message = UpdateRaftVoterRequest(
+        voter_id=4,
+        kraft_version_feature=UpdateRaftVoterRequestKRaftVersionFeature(
+            min_supported_version=1, max_supported_version=3
+        ),
+    )
+    request = change_request_received(UPDATE_VOTER, 0, encode(message, 0), 0, 1, 7000)
+    voter = request.voter  # type: ignore[union-attr]  # it is one to update
+    assert (voter.min_kraft_version, voter.max_kraft_version) == (1, 3)
