@@ -309,3 +309,15 @@ def test_what_the_rules_remark_is_shown_and_each_time_counted() -> None:
         parts.partition.on_report(remark)
     assert parts.partition.health.last_report == "the second"
     assert parts.partition.metrics.ignored == {"by the rules": 2}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_who_waits_for_a_leader_hears_of_each_role_that_is_another(role: Role) -> None:
+    """Producers and consumers both."""
+    parts = Parts()
+    for handler in ("produce_handler", "fetch_handler"):
+        told = SimpleNamespace(on_leadership_lost=partial(parts.heard.append, handler))
+        setattr(parts.partition, handler, told)
+    parts.role(role)
+    heard = [] if role is Role.LEADER else ["produce_handler", "fetch_handler"]
+    assert parts.heard == heard

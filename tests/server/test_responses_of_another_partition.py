@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -126,3 +127,13 @@ def test_a_response_to_a_request_that_is_refused_as_a_whole_is_about_no_partitio
     response: Any = election_response(key, reply, METADATA, 1, "CONTROLLER")
     assert response.error_code == (104 if is_refused else 0)
     assert len(response.topics) == (not is_refused)
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(0, 0), (1, 0), (1, 2), (2, 1)])
+@pytest.mark.parametrize("key", [VOTE, BEGIN, END, FETCH_SNAPSHOT])
+def test_a_response_is_about_exactly_one_partition(key: int, topics: int, partitions: int) -> None:
+    (topic,) = response_about(key, METADATA.name, METADATA.topic_id, 0).topics  # type: ignore[attr-defined]  # each of these has some
+    named = replace(topic, partitions=topic.partitions * partitions)
+    body = encode(APIS[key].response(topics=(named,) * topics), 1)
+    with pytest.raises(InvalidRequestShape):
+        received(key, 1, body)
