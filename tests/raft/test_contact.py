@@ -154,3 +154,12 @@ def test_a_new_leader_knows_of_nothing_committed_until_a_record_of_its_epoch_is(
     bench.grant(key(3))
     assert bench.role is Role.LEADER
     assert bench.node.high_watermark is None
+
+
+def test_a_response_of_an_older_epoch_says_nothing_of_the_next_leader() -> None:
+    bench = follower()
+    bench.fetched(hint=LeaderHint(epoch=2, leader_id=2))
+    assert bench.node.status().older_epoch == 2
+    bench.begin(3, 4)
+    assert bench.node.leader == key(3)
+    assert bench.node.status().older_epoch is None

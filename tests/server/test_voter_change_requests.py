@@ -6,14 +6,17 @@ from uuid import UUID
 
 import pytest
 
-from quorumd.raft.effects import AddVoter
+from quorumd.raft.effects import AddVoter, EndQuorumEpoch
 from quorumd.raft.types import Endpoint, ReplicaKey
+from quorumd.server.model.topic import METADATA
+from quorumd.server.translate.elections import end_request
 from quorumd.server.translate.voter_changes import (
     ADD_VOTER,
     REMOVE_VOTER,
     UPDATE_VOTER,
     change_request,
     change_request_received,
+    misplaced_reassignment,
     reassignment_request_received,
 )
 from quorumd.wire.codec import encode
@@ -84,3 +87,29 @@ def test_a_voter_that_says_which_versions_it_knows_is_taken_at_its_word() -> Non
     request = change_request_received(UPDATE_VOTER, 0, encode(message, 0), 0, 1, 7000)
     voter = request.voter  # type: ignore[union-attr]  # it is one to update
     assert (voter.min_kraft_version, voter.max_kraft_version) == (1, 3)
+
+
+def test_a_reassignment_is_of_one_partition_alone() -> None:
+    of_this, of_another = (
+        AlterPartitionReassignmentsRequestPartition(partition_index=index, replicas=(1,))
+        for index in (0, 1)
+    )
+    for partitions, is_misplaced in (
+        ((of_this,), False),
+        ((of_another,), True),
+        ((of_this, of_another), True),
+        ((of_this, of_this), True),
+        ((), True),
+    ):
+        topic = AlterPartitionReassignmentsRequestTopic(name=METADATA.name, partitions=partitions)
+        message = AlterPartitionReassignmentsRequest(topics=(topic,))
+        assert (misplaced_reassignment(message, METADATA) is not None) is is_misplaced
+
+
+@pytest.mark.parametrize(("leader_id", "count"), [(1, 1), (None, 0)])
+def test_who_leads_no_epoch_says_nowhere_that_a_leader_is_there(
+    leader_id: int | None, count: int
+) -> None:
+    end = EndQuorumEpoch(epoch=3, leader_id=leader_id, successors=())
+    at = (Endpoint("CONTROLLER", "one", 9093),)
+    assert len(end_request(end, METADATA, "cluster", at).leader_endpoints) == count
