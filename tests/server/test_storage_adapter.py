@@ -30,7 +30,7 @@ from quorumd.storage.snapshot_store import SnapshotStore
 from quorumd.wire.batch_header import BatchHeader, read_header
 from quorumd.wire.control_records import KRaftVoter, KRaftVoters
 from quorumd.wire.records import Record, build_batch
-from tests.storage.helpers import batch, empty_disk, open_log, put_snapshot
+from tests.storage.helpers import DIRECTORY, batch, empty_disk, open_log, put_snapshot
 
 SNAPSHOT = SnapshotId(10, 1)
 
@@ -209,7 +209,7 @@ def test_the_voters_of_the_newest_snapshot_count_as_of_its_last_offset() -> None
     found = [naming(5, 1), naming(10, 2)]
     opened = RecoveredLog(
         log=open_log(fs, snapshots=[SNAPSHOT]),
-        snapshots=cast(SnapshotStore, None),
+        snapshots=SnapshotStore(fs, DIRECTORY),
         facts=found,
         producers=ProducerState(),
         new_bytes=0,
