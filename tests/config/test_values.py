@@ -12,6 +12,7 @@ from quorumd.config.load import load
 from quorumd.config.node_principals import super_users
 from quorumd.config.properties import client_tls
 from quorumd.config.references import FileReference, resolve
+from quorumd.config.regular_file import read_regular_file
 from quorumd.config.secrets import Secret
 from quorumd.config.tls import StoreType
 from quorumd.config.values import (
@@ -92,6 +93,14 @@ def test_a_quoted_value_has_no_blanks_around(write: Write) -> None:
 def test_what_is_shown_of_a_secret_says_nothing_of_it() -> None:
     assert {repr(Secret(text)) for text in ("", "a", "a longer one")} == {"[hidden]"}
     assert str(Secret("a")) == f"{Secret('a')}" == "[hidden]"
+
+
+def test_a_file_may_be_just_as_large_as_it_may_be(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert read_regular_file(path, 5) == b"12345"
+    with pytest.raises(OSError, match="larger than 4 bytes"):
+        read_regular_file(path, 4)
 
 
 def test_the_folder_of_a_reference_may_have_a_colon(tmp_path: Path) -> None:

@@ -60,3 +60,31 @@ def test_software_of_this_project_gets_the_leaders_description_as_it_is(
     )
     Dispatch(cast(Partition, partition), Metrics()).dispatch(request)
     assert [reshape is not None for reshape in forwarded] == [is_reshaped]
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("software", "is_kafka_log", "by"),
+    [
+        ("apache-kafka-java", False, "leader"),
+        ("apache-kafka-java", True, "here"),
+        ("quorumctl", False, "here"),
+    ],
+)
+def test_a_change_goes_to_the_leader_in_nobodys_name_but_its_clients(
+    software: str, is_kafka_log: bool, by: str
+) -> None:
+    """A leader of Kafka's would judge it by this node's certificate."""
+    done: list[str] = []
+    partition = SimpleNamespace(
+        view=SimpleNamespace(is_leader=False, leader_id=2, is_kafka_log=is_kafka_log),
+        outbound=SimpleNamespace(forward=lambda *_, **__: done.append("leader")),
+        produce_handler=SimpleNamespace(handle=None),
+        raft_handler=SimpleNamespace(
+            election=None, fetch_snapshot=None, change=lambda request: lambda: done.append("here")
+        ),
+    )
+    connection = cast(RequestConnection, SimpleNamespace(client_software_name=software))
+    request = InboundRequest(connection, REMOVE_VOTER, 0, 1, b"", 0, 0)
+    Dispatch(cast(Partition, partition), Metrics()).dispatch(request)
+    assert done == [by]

@@ -89,6 +89,14 @@ def test_a_record_has_room_for_all_of_its_fields(size: int, codec: int) -> None:
             list(read(with_payload(payload, 1, codec)))
 
 
+def test_a_batch_has_room_for_its_header() -> None:
+    data = bytearray(with_payload(b"", 0))
+    assert read_header(bytes(data)).size_bytes == BATCH_OVERHEAD
+    data[8:12] = (BATCH_OVERHEAD - 13).to_bytes(4, "big")
+    with pytest.raises(CorruptBatch, match="a batch length of 48 is too small"):
+        read_header(bytes(data))
+
+
 def test_a_record_of_just_the_largest_size_is_unpacked() -> None:
     batch = build_batch([Record(key=b"k", value=bytes(100))], codec=1)
     (place,) = iter_places(batch)
