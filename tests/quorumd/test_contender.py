@@ -6,6 +6,7 @@ from quorumd.client.coordination.claim_record import ClaimRecord, claim_record_o
 from quorumd.client.coordination.contender import (
     ALLOWANCE,
     HEIR_TTLS,
+    OVER_TTLS,
     RENEWALS_PER_TTL,
     SETTLE_S,
     TURN_S,
@@ -14,6 +15,7 @@ from quorumd.client.coordination.contender import (
     Intent,
     WaitUntil,
     heir_of,
+    may_be_over,
     turn_s,
     watching_s,
 )
@@ -150,6 +152,15 @@ def test_the_next_one_is_watched_for_the_ttl_and_a_turn_of_each_client() -> None
     for offset, (claim, client) in enumerate(((OTHER, OTHER), (THIRD, OTHER), (OWN, OWN)), 1):
         contest.put(claim, seen(claim, offset, client=client), is_own=False)
     assert watching_s(contest) == LAPSE_S + 2 * TURN_S
+
+
+def test_a_holder_is_watched_for_whose_record_is_some_ttls_old_by_the_wall_clocks() -> None:
+    contest = free_name()
+    assert may_be_over(contest, 0), "it is free: those who wait are watched"
+    contest.holder = seen(OTHER, 0)._replace(timestamp_ms=1_000_000)
+    over_ms = 1_000_000 + round(OVER_TTLS * TTL_S * 1000)
+    assert not may_be_over(contest, over_ms)
+    assert may_be_over(contest, over_ms + 1)
 
 
 def test_who_is_second_waits_for_the_ttl_of_a_silent_holder_and_a_turn() -> None:
@@ -294,6 +305,16 @@ def test_what_was_sent_after_the_record_that_is_read_counts_when_it_is_acknowled
     contender.acknowledged(first, 6)
     assert contender.held_until_s == 4.0 + HELD_S
     assert (contender.token, contender.offset) == (5, 8)
+
+
+def test_an_older_record_that_somebody_puts_back_takes_no_time_from_the_holder() -> None:
+    contender, contest = holding(5), free_name()
+    renewals = [written(contender.keep_step(contest, 3, at_s)) for at_s in (THIRD_OF_TTL_S, 4.0)]
+    contender.acknowledged(renewals[1], 7)
+    contest.holder = as_seen(renewals[0].records[0], 9, 4.5)
+    contender.observe(contest, 10)
+    assert contender.held_until_s == 4.0 + HELD_S
+    assert (contender.token, contender.offset) == (5, 9)
 
 
 def test_what_the_board_has_just_not_got_is_given_back_under_the_condition_of_its_record() -> None:

@@ -235,8 +235,28 @@ def test_the_last_records_are_found_behind_control_records(
         )
     quorumctl("append", "d")
     assert quorumctl("tail", "-n", "2").out == "2\t<null>\tc\n33\t<null>\td\n"
+    assert quorumctl("tail", "-n", "3", "-o", "raw").out == "b\nc\nd\n"
     assert quorumctl("tail", "-n", "0").out == ""
     assert quorumctl("tail", "-n", "99").out.count("\n") == 4
+
+
+def test_many_control_records_are_not_gone_back_over_one_by_one(
+    quorum: QuorumThread, quorumctl: Run
+) -> None:
+    quorumctl("append", "a")
+    control = build_batch([Record(key=b"\0\0\0\2", value=b"x")], is_control=True)
+    for _ in range(100):
+        quorum.call(lambda fake: fake.append(control))
+    fetches = 0
+
+    def count(_: int, request: Message, response: Message) -> Message:
+        nonlocal fetches
+        fetches += isinstance(request, FetchRequest)
+        return response
+
+    quorum.quorum.before_answer = count
+    assert quorumctl("tail", "-n", "1", "-o", "raw").out == "a\n"
+    assert fetches <= 12
 
 
 def test_records_that_come_meanwhile_are_not_among_the_last(

@@ -333,8 +333,16 @@ def test_who_cannot_learn_of_the_change_does_not_try_again_for_ever() -> None:
         await view.update(b"n", one_more)
         stop_fetches(quorum)
         put(quorum, (b"a", b"theirs"))
+        tries = 0
+
+        def change(value: bytes | None) -> bytes:
+            nonlocal tries
+            tries += 1
+            return b"mine"
+
         with pytest.raises(Conflict):
-            await view.update(b"a", one_more, retry=Retry(timeout_ms=300))
+            await view.update(b"a", change, retry=Retry(timeout_ms=300))
+        assert tries == 1
 
     with_view(story)
 
