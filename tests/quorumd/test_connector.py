@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import time
 from pathlib import Path
@@ -123,6 +124,26 @@ def test_a_file_that_was_just_written_may_be_written_again_at_the_same_time(
             at = time.time() - age_s
             os.utime(path, (at, at))
         assert (keys._present_stamp() == keys._present_stamp()) is is_known
+    made.close()
+
+
+def test_a_file_in_another_one_s_place_is_another_one_though_time_and_size_are_the_same(
+    files: ClientFiles, tmp_path: Path
+) -> None:
+    """As `cp -p` and `mv` make it."""
+    made = secured(files)
+    keys = made._keys
+    assert keys is not None
+    assert keys._tls.ssl_keystore_location is not None
+    path = Path(keys._tls.ssl_keystore_location)
+    for each in (keys._tls.ssl_keystore_location, keys._tls.ssl_truststore_location):
+        assert each is not None
+        os.utime(each, (1_000_000, 1_000_000))
+    before = keys._present_stamp()
+    copy = tmp_path / "copy"
+    shutil.copy2(path, copy)
+    copy.replace(path)
+    assert keys._present_stamp() != before
     made.close()
 
 

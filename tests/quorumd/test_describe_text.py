@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from quorumd.cli.describe import _pending, _silence, description_as_dict
+from quorumd.cli.reassign_view import state_lines
 from quorumd.client.description import PendingQuorumChange, QuorumDescription, ReplicaState
+from quorumd.client.replicas import reassignment
 from quorumd.raft.types import ReplicaKey
 
 
@@ -54,3 +56,16 @@ def test_a_change_names_its_replica_and_its_time_if_there_are_any(
     assert _pending(change) == text
     (row,) = description_as_dict(described(pending_changes=(change,)))["pending_changes"]
     assert (row["replica_id"], row["waiting_ms"]) == told
+
+
+@pytest.mark.parametrize(
+    ("since_ms", "words"),
+    [(-1, "nothing"), (0, "nothing, for 0.0 s"), (65_000, "nothing, for 65 s")],
+)
+def test_how_long_a_reassignment_has_waited_is_told_if_it_is_known(
+    since_ms: int, words: str
+) -> None:
+    quorum = described(replica(1, 0), target_voters=(1, 2))
+    under_way = reassignment(quorum)
+    assert under_way is not None
+    assert f"WaitsFor:   {words}" in state_lines(quorum, under_way, since_ms)

@@ -140,6 +140,38 @@ def test_zeros_that_make_no_entry_are_none(
     assert (done.code, "byte 8 are no whole entry" in done.err) == (code, code == 3)
 
 
+@pytest.mark.parametrize(
+    ("name", "entries", "is_damaged"),
+    [
+        ("timeindex", pack(">qiqi", 5, 1, 0, 3), True),
+        ("timeindex", pack(">qi", 0, 3), False),
+        ("timeindex", pack(">qiqi", 5, 1, 5, 3), False),
+        ("index", pack(">iiii", 2, 70, 1, 140), True),
+    ],
+)
+def test_entries_of_an_index_go_up_or_stay_and_the_first_may_be_of_1970(
+    quorumctl: Run, tmp_path: Path, name: str, entries: bytes, is_damaged: bool
+) -> None:
+    path = tmp_path / f"{0:020d}.{name}"
+    path.write_bytes(entries + bytes(len(entries)))
+    done = quorumctl("dump-log", path, "-o", "json")
+    (row,) = map(json.loads, done.out.splitlines())
+    assert len(row["entries"]) == len(entries) // (12 if name == "timeindex" else 8)
+    assert (done.code == 3) is is_damaged
+
+
+def test_an_epoch_below_the_highest_one_is_damage_though_the_one_before_it_was_lower(
+    quorumctl: Run, tmp_path: Path
+) -> None:
+    batches = [data(b"v", at=at, epoch=epoch) for at, epoch in enumerate((5, 3, 4, 5))]
+    done = quorumctl("dump-log", segment(tmp_path, b"".join(batches)))
+    assert done.code == 3
+    assert [place for place in ("offset 1:", "offset 2:", "offset 3:") if place in done.err] == [
+        "offset 1:",
+        "offset 2:",
+    ]
+
+
 @pytest.mark.parametrize(("options", "has_bar"), [((), False), (("--summary",), True)])
 def test_no_bar_is_between_lines_on_one_terminal(
     tmp_path: Path,

@@ -260,12 +260,15 @@ def test_who_does_not_wait_is_told_who_has_it() -> None:
 def test_who_is_cancelled_leaves_the_queue() -> None:
     async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
         async with Lock(client, "a"):
-            task = asyncio.create_task(Lock(client, "a").acquire())
+            lock = Lock(client, "a")
+            task = asyncio.create_task(lock.acquire())
             await until_waiting(client, 1)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             (found,) = await list_claims(client)
             assert found.waiters == ()
+        await lock.acquire(wait_s=0)
+        await lock.release()
 
     with_quorum(story)
 

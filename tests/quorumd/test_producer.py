@@ -164,6 +164,25 @@ def test_what_is_not_acknowledged_in_its_time_is_counted_as_unknown() -> None:
     with_quorum(story)
 
 
+def test_a_batch_whose_answer_has_come_is_not_sent_again_by_the_next_one() -> None:
+    """Without sequence numbers it would be in the log twice."""
+
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        producer = client.producer(batch_bytes=1, idempotent=False)
+        await producer.append(Record(value=b"a"))
+        await producer.flush()
+        for value in (b"b", b"c"):
+            await producer.append(Record(value=value))
+        sent = producer._pending[0].sent
+        assert sent is not None
+        await asyncio.wait((sent.response,))
+        await producer.append(Record(value=b"d"))
+        await producer.flush()
+        assert [record.value for record in quorum.records()] == [b"a", b"b", b"c", b"d"]
+
+    with_quorum(story)
+
+
 @pytest.mark.parametrize(("lost", "unknown"), [(0, 0), (1, 1)])
 def test_what_is_refused_is_unknown_if_it_was_sent_before_and_nobody_answered(
     lost: int, unknown: int

@@ -335,7 +335,8 @@ def test_an_unreachable_quorum_is_reported_after_the_timeout(
 def test_what_is_there_comes_first_then_each_change_also_from_the_next_leader(
     quorum: QuorumThread,
 ) -> None:
-    set_keys(quorum, (b"b", b"1"), (b"a", b"\n"), (b"b", b"2"))
+    set_keys(quorum, (b"b", b"1"), (b"a", b"\n"))
+    set_keys(quorum, (b"b", b"2"))
     with started("watch") as process:
         assert process.stdout is not None
         assert process.stderr is not None

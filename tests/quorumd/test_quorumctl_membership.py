@@ -356,6 +356,7 @@ def test_an_addition_that_is_interrupted_says_that_it_may_go_on(fake: FakeVoters
         (("reassign", "--voters", "1,-2"), "no list of ids"),
         (("reassign", "--voters", "9" * 5000), "no list of ids"),
         (("reassign", "--voters", "1,2,2"), "names an id twice"),
+        (("reassign", "--voters", "1,2,2147483648"), "is no list of ids"),
         (("reassign", "--voters", "1,2", "--cancel"), "--cancel"),
         (("reassign", "--watch", "--cancel"), "--cancel"),
         (("transfer-leader", "--to", "-2"), "range"),

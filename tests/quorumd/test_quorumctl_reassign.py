@@ -206,6 +206,19 @@ def test_a_target_that_somebody_else_changes_is_not_reached(
     assert text in done.out + done.err
 
 
+def test_a_target_is_not_reached_either_while_others_still_vote(
+    fake: FakeVoters, quorumctl: Run
+) -> None:
+    def cancel_in_the_middle() -> None:
+        fake.voters, fake.observers, fake.target = [*fake.voters, key_of(4)], [], None
+
+    fake.observers = [key_of(4)]
+    fake.at_look = {6: cancel_in_the_middle}
+    done = quorumctl("reassign", "--voters", "2,3,4", "--watch")
+    assert done.code == FAILED
+    assert "the reassignment was cancelled. The voters are 1, 2, 3, 4" in done.out
+
+
 def test_a_watch_with_a_limit_ends_with_what_was_waited_for(
     fake: FakeVoters, quorumctl: Run
 ) -> None:

@@ -88,10 +88,13 @@ def test_other_tasks_have_turns_while_many_small_records_are_read(
     assert asyncio.run(run()) >= count // RECORDS_AT_A_TIME
 
 
-def test_raw_batches_begin_with_the_one_that_has_the_offset() -> None:
+def test_batches_begin_with_the_one_that_has_the_offset() -> None:
     data = b"".join(build_batch([Record()] * 3, base_offset=at) for at in (0, 3))
     for offset, first in ((0, 0), (2, 0), (3, 3), (5, 3)):
         assert raw_batches_from(data, offset).batches[0][1].base_offset == first
+        batches, _ = asyncio.run(batches_from(data, offset))
+        assert batches[0].header.base_offset == first
+        assert batches[0].records[0].offset == offset
 
 
 def test_bytes_that_bring_no_reader_on_are_damage_and_not_an_answer_without_records() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 from typing import cast
 
@@ -159,13 +160,58 @@ def test_what_cannot_be_given_back_any_more_keeps_no_process_alive(
     assert ran(UNRELEASED, quorum, where) == (-signal.SIGTERM, "")
 
 
-def test_what_is_held_in_a_loop_that_is_closed_does_not_hold_up_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ends: list[str] = []
-    monkeypatch.setattr(module, "_end", lambda: ends.append("ended"))
+ENDS_BY_ITSELF = """
+import asyncio, os, signal, sys
+import quorumd
+
+async def acquire():
+    client = quorumd.QuorumClient(sys.argv[1])
+    await quorumd.Lock(client, "a", ttl=60).acquire()
+
+loop = asyncio.new_event_loop()  # it stands still from now on, so that nothing is given back
+loop.run_until_complete(acquire())
+os.kill(os.getpid(), signal.SIGTERM)
+sys.stderr.flush()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sys.exit(7)
+"""
+
+
+def test_who_ends_by_itself_after_sigterm_waits_for_nothing(quorum: QuorumThread) -> None:
+    begun_s = time.monotonic()
+    code, _ = ran(ENDS_BY_ITSELF, quorum)
+    assert code == 7
+    assert time.monotonic() - begun_s < module.END_WITHIN_S
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows where a process would end of SIGTERM; no signal and no timer is real."""
+    found: list[str] = []
+    monkeypatch.setattr(module, "_end", lambda: found.append("ended"))
     monkeypatch.setattr(module.threading, "Timer", lambda after_s, act: SimpleNamespace(start=list))
     monkeypatch.setattr(module.signal, "signal", lambda number, handler: None)
+    return found
+
+
+def test_a_signal_before_the_end_of_a_fork_gives_nothing_of_the_parent_s_back(
+    ends: list[str],
+) -> None:
+    async def hold() -> None:
+        termination = Termination()
+        termination.guard(cast(Releasable, object()))
+        termination._pid = -1  # of the parent
+        termination._on_sigterm(signal.SIGTERM, None)
+        task = asyncio.current_task()
+        assert task is not None
+        await asyncio.sleep(0)
+        assert not task.cancelling()
+
+    asyncio.run(hold())
+    assert ends == ["ended"]
+
+
+def test_what_is_held_in_a_loop_that_is_closed_does_not_hold_up_the_end(ends: list[str]) -> None:
     termination = Termination()
 
     async def hold() -> None:

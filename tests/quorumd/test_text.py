@@ -54,6 +54,7 @@ def test_spans_and_sizes_have_the_unit_that_suits_them() -> None:
     assert [counted(count, "batch") for count in (0, 1, 1200)] == [
         *("0 batches", "1 batch", "1,200 batches"),
     ]
+    assert counted(2, "address") == "2 addresses"
 
 
 def test_only_the_keys_that_are_asked_for_are_wanted() -> None:

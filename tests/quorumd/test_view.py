@@ -399,6 +399,8 @@ def test_a_view_that_cannot_go_on_says_so_instead_of_growing_old() -> None:
                 view.get(b"a")
             with pytest.raises(OffsetOutOfRange):
                 view.items()
+        async with view:
+            assert [(key, entry.value) for key, entry in view.items()] == [(b"a", b"x")]
 
     with_quorum(story, timeout_ms=300)
 
@@ -424,6 +426,21 @@ def test_a_quorum_that_is_lost_while_a_view_is_entered_is_an_error() -> None:
             await entering
 
     with_quorum(story, timeout_ms=300)
+
+
+def test_a_view_whose_entering_is_cancelled_reads_no_more_and_is_entered_again() -> None:
+    async def story(quorum: FakeQuorum, client: QuorumClient) -> None:
+        asked = client.list_offsets
+        client.list_offsets = _far_away  # type: ignore[assignment,method-assign]  # an end that is never reached
+        view = KeyValueView(client)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await view.__aenter__()
+        client.list_offsets = asked  # type: ignore[method-assign]  # as it was
+        async with view:
+            assert len(view) == 0
+
+    with_quorum(story)
 
 
 def test_an_outage_before_the_first_answer_to_its_reader_ends_no_view() -> None:
