@@ -10,6 +10,7 @@ from crc32c import crc32c
 
 from quorumd.pipeline.audit import FindingKind
 from quorumd.pipeline.audit import run as run_module
+from quorumd.storage.layout import log_path, partition_directory
 from quorumd.wire.control_records import SnapshotFooter, encode_control_batch
 from tests.pipeline import planting
 from tests.pipeline.planting import Place
@@ -38,6 +39,19 @@ def change_time(at: Place) -> None:
 
 def change_value(at: Place) -> None:
     planting.change_value(at, b"value", b"other")
+
+
+def test_a_key_that_was_deleted_is_in_the_state_of_the_log_no_more(replicas: Replicas) -> None:
+    log = begun()
+    log.append([(b"common 3", None), (b"never there", None), (b"common 4", b"other")])
+    name = replicas.add(log)
+    replicas.snapshot(0, log.end, 1)
+    assert replicas.look() == []
+    # That of a log that goes on from an older one, too.
+    log.append([(b"common 5", None)])
+    log_path(partition_directory(Path(name)), 0).write_bytes(log.data)
+    replicas.snapshot(0, log.end, 1)
+    assert replicas.look() == []
 
 
 @pytest.mark.parametrize("change", [change_time, change_value])

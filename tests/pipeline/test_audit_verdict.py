@@ -9,14 +9,23 @@ from typing import cast
 
 import pytest
 
+from quorumd.pipeline.audit import scan
 from quorumd.pipeline.audit.compare import Difference, EpochChange
 from quorumd.pipeline.audit.findings import AuditFinding, FindingKind
 from quorumd.pipeline.audit.run import BadReplicas, _labels, _tidied
-from quorumd.pipeline.audit.scan import ScannedReplica
-from quorumd.pipeline.audit.structure import ContiguousBatches, _is_misplaced, _is_whole_batch
-from quorumd.pipeline.audit.verdict import reach_verdict
-from quorumd.pipeline.files import FilePlan, Replica
+from quorumd.pipeline.audit.scan import ScannedReplica, _ends
+from quorumd.pipeline.audit.structure import (
+    ContiguousBatches,
+    _is_misplaced,
+    _is_whole_batch,
+    structure_findings,
+)
+from quorumd.pipeline.audit.verdict import lag_findings, reach_verdict
+from quorumd.pipeline.files import FilePlan, FileRange, LogSegment, Replica
 from quorumd.pipeline.files.replicas import Snapshot
+from quorumd.pipeline.parse import ChunkOrigin
+from quorumd.storage.errors import StorageError
+from quorumd.storage.reader import FileTail, TailKind
 from tests.storage.helpers import batch
 
 
@@ -183,6 +192,80 @@ def test_batches_with_other_offsets_are_as_many_as_are_missing(
     before, after = ContiguousBatches(0, 10, 0, 10), ContiguousBatches(20, 30, 15, 20)
     here = ContiguousBatches(10, 20, 20, end)
     assert _is_misplaced(before, here, after) is is_misplaced
+
+
+def plan_of(*ranges: tuple[int, int, int]) -> FilePlan:
+    """Ranges of 10 bytes, each with its position, first offset and end offset; nothing is behind them."""
+    found = tuple(
+        FileRange(ChunkOrigin(file="segment", position=position), 10, start, end)
+        for position, start, end in ranges
+    )
+    end = ranges[-1][0] + 10
+    tail = FileTail(TailKind.NONE, end, 0)
+    return FilePlan(Path("segment"), found, ranges[0][1], ranges[-1][2], tail, ())
+
+
+@pytest.mark.parametrize(
+    ("begins", "next_base", "kinds"),
+    [
+        (5, 9, []),
+        (6, 9, [(FindingKind.MISSING, 5, 6)]),
+        (4, 9, [(FindingKind.REPEATED, 4, 5)]),
+        (5, 10, [(FindingKind.MISSING, 9, 10)]),
+        (5, 8, [(FindingKind.REPEATED, 8, 9)]),
+        (5, None, []),
+    ],
+)
+def test_a_single_offset_that_is_missing_or_twice_there_is_named(
+    begins: int, next_base: int | None, kinds: list[tuple[FindingKind, int, int]]
+) -> None:
+    segment = LogSegment(
+        path=Path("segment"),
+        base_offset=0,
+        next_base=next_base,
+        may_be_unfinished=False,
+        replica_id=None,
+        storage_id=None,
+    )
+    found = structure_findings("one", segment, plan_of((0, 0, 5), (10, begins, 9)))
+    assert [(each.kind, each.offset, each.end_offset) for each in found] == kinds
+
+
+@pytest.mark.parametrize("start", [10, 11])
+def test_a_log_begins_late_from_the_first_offset_on_that_no_snapshot_holds(start: int) -> None:
+    (found,) = replicas(1)
+    snapshot = Snapshot(path=Path("s"), end_offset=10, epoch=1, replica_id=None, storage_id=None)
+    found.replica = replace(found.replica, snapshots=(snapshot,))
+    found.start_offset = start
+    kinds = [each.kind for each in _ends(found)]
+    assert kinds == ([FindingKind.BEGINS_LATE] if start > 10 else [])
+
+
+def test_of_what_a_replica_lacks_that_is_told_which_is_known_to_be_committed() -> None:
+    found = replicas(3)
+    found[1].end_offset, found[2].end_offset = 98, 90
+    told = [each.what for each in lag_findings(found, 95)]
+    assert told == [
+        "it ends 2 offsets before the longest log",
+        "it ends 10 offsets before the longest log, 5 of them known to be committed",
+    ]
+
+
+def test_a_log_of_which_files_go_on_disappearing_is_not_read_for_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tries = 0
+
+    def scan_once(*_: object) -> ScannedReplica:
+        nonlocal tries
+        tries += 1
+        raise StorageError("no such file any more", path=tmp_path / "gone", remedy="")
+
+    monkeypatch.setattr(scan, "_scan_once", scan_once)
+    monkeypatch.setattr(scan, "find_replicas", lambda paths: [replica_at(path) for path in paths])
+    with pytest.raises(StorageError, match="no such file any more"):
+        scan.scan_replica(0, "one", replica_at(tmp_path), 1)
+    assert tries == scan._TRIES
 
 
 @pytest.mark.parametrize(

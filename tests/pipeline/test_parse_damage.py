@@ -5,9 +5,11 @@ from __future__ import annotations
 import pickle
 import tracemalloc
 
+import numpy as np
 import pytest
 
 from quorumd.pipeline.parse import ChunkOrigin, DamagedBatch, parse
+from quorumd.pipeline.parse.walk import walk_records
 from quorumd.wire.records import Record, build_batch
 from quorumd.wire.varints import encode_varint
 from tests.pipeline.parsed import (
@@ -193,3 +195,24 @@ def test_no_memory_is_taken_because_a_batch_claims_very_much() -> None:
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
+
+
+def walked(payloads: list[bytes], counts: list[int]) -> dict[int, str]:
+    """Which of the batches with these payloads are bad, and why."""
+    sizes = np.array([len(each) for each in payloads], np.int64)
+    ends = np.cumsum(sizes)
+    data = np.frombuffer(b"".join(payloads), np.uint8)
+    return walk_records(data, ends - sizes, ends, np.array(counts, np.int64)).bad
+
+
+@pytest.mark.parametrize("others", [0, 30])
+def test_records_that_are_too_short_or_too_few_for_their_batch_are_no_records(others: int) -> None:
+    """Among few batches and among many, which are walked through in another way."""
+    sound = encode_varint(10) + bytes(10)
+    short_one = encode_varint(3) + bytes(3) + encode_varint(9) + bytes(9)
+    two_in_place_of_three = encode_varint(10) + bytes(10) + encode_varint(21) + bytes(21)
+    wrong = [short_one, two_in_place_of_three]
+    bad = walked([sound * 3] * others + wrong, [3] * others + [2, 3])
+    assert list(bad) == [others, others + 1]
+    assert bad[others].startswith("a record of 3 bytes")
+    assert bad[others + 1] == "a record runs past its end"

@@ -196,6 +196,8 @@ def test_a_straggler_of_a_run_that_was_killed_commits_nothing(log: Log, tmp_path
             commit_log(output.folder, straggler, [late])
         with pytest.raises(RunReplaced):
             commit_state(output.folder, straggler, 10, [])
+        with pytest.raises(RunReplaced):
+            commit_log(output.folder, output.token[:-1], [late])
         log.take(output)
     assert offsets(tmp_path / "t") == list(range(22))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from uuid import UUID
+
 import pytest
 
 from quorumd.cli.describe import _pending, _silence, description_as_dict
 from quorumd.cli.reassign_view import state_lines
 from quorumd.client.description import PendingQuorumChange, QuorumDescription, ReplicaState
-from quorumd.client.replicas import reassignment
+from quorumd.client.replicas import age_text, reassignment
 from quorumd.raft.types import ReplicaKey
 
 
@@ -69,3 +72,48 @@ def test_how_long_a_reassignment_has_waited_is_told_if_it_is_known(
     under_way = reassignment(quorum)
     assert under_way is not None
     assert f"WaitsFor:   {words}" in state_lines(quorum, under_way, since_ms)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_two_disks_that_observe_under_an_id_the_one_that_fetched_last_is_coming(
+    is_first: bool,
+) -> None:
+    disks = [
+        replace(replica(2, fetched_ms), key=ReplicaKey(2, UUID(int=fetched_ms)))
+        for fetched_ms in (40_000, 49_000)
+    ]
+    observers = tuple(disks if is_first else reversed(disks))
+    found = reassignment(described(replica(1, 50_000), observers=observers, target_voters=(1, 2)))
+    assert found is not None
+    assert found.adding == ((2, disks[1]),)
+
+
+@pytest.mark.parametrize(
+    ("silent_ms", "text"),
+    [
+        (-1, "has not fetched from this leader"),
+        (0, "fetched 0 ms ago"),
+        (9_999, "fetched 9999 ms ago"),
+        (10_000, "fetched 10 s ago"),
+    ],
+)
+def test_when_a_replica_fetched_is_told_in_the_unit_that_suits_it(
+    silent_ms: int, text: str
+) -> None:
+    assert age_text(silent_ms) == text
+
+
+@pytest.mark.parametrize(
+    ("caught_up_ms", "leader_ms", "lag_ms"),
+    [(400, 1000, 600), (1000, 400, 0), (-1, 1000, -1), (400, -1, -1), (-1, -1, -1)],
+)
+def test_since_when_a_replica_lags_is_not_known_where_either_was_never_caught_up(
+    caught_up_ms: int, leader_ms: int, lag_ms: int
+) -> None:
+    leader, other = (
+        replace(replica(number, 1), last_caught_up_timestamp_ms=at_ms)
+        for number, at_ms in ((1, leader_ms), (2, caught_up_ms))
+    )
+    quorum = described(leader, other)
+    assert (quorum.lag_time_ms(leader), quorum.lag_time_ms(other)) == (0, lag_ms)
+    assert quorum.max_follower_lag_time_ms == lag_ms

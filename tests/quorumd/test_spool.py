@@ -10,6 +10,7 @@ import pytest
 
 from quorumd.client.spool import SnapshotSpool
 from quorumd.raft.types import SnapshotId
+from quorumd.wire.batch_header import LOG_OVERHEAD
 from quorumd.wire.control_records import (
     ControlRecord,
     SnapshotFooter,
@@ -17,7 +18,8 @@ from quorumd.wire.control_records import (
     encode_control_batch,
 )
 from quorumd.wire.errors import CorruptBatch
-from quorumd.wire.records import Record, build_batch
+from quorumd.wire.records import BATCH_OVERHEAD, Record, build_batch
+from quorumd.wire.snapshot_records import SNAPSHOT_BATCH_BYTES_MAX
 from tests.quorumd.snapshots import TIME_MS, snapshot_bytes
 
 HEADER = SnapshotHeader(version=0, last_contained_log_timestamp=TIME_MS)
@@ -86,6 +88,20 @@ def test_more_than_the_size_is_refused(spool: SnapshotSpool) -> None:
         spool.write(snapshot, 50)
 
 
+def test_a_batch_may_be_as_large_as_those_that_nodes_write_and_no_larger(
+    spool: SnapshotSpool,
+) -> None:
+    batch = bytearray(data(Record(key=b"a"), base_offset=0)[:BATCH_OVERHEAD])
+    size_bytes = 2 * SNAPSHOT_BATCH_BYTES_MAX
+    batch[8:12] = (SNAPSHOT_BATCH_BYTES_MAX - LOG_OVERHEAD).to_bytes(4, "big")
+    spool.write(batch, size_bytes)
+    other = SnapshotSpool(SnapshotId(5, 1))
+    batch[8:12] = (SNAPSHOT_BATCH_BYTES_MAX - LOG_OVERHEAD + 1).to_bytes(4, "big")
+    with pytest.raises(CorruptBatch, match=f"a batch of {SNAPSHOT_BATCH_BYTES_MAX + 1} bytes"):
+        other.write(batch, size_bytes)
+    other.close()
+
+
 def test_whole_batches_without_a_footer_and_one_byte_too_many_are_refused() -> None:
     whole = control(HEADER) + data(Record(key=b"a", value=b"1"))
     ends = SnapshotSpool(SnapshotId(5, 1))
@@ -99,7 +115,7 @@ def test_whole_batches_without_a_footer_and_one_byte_too_many_are_refused() -> N
 
 
 @pytest.mark.parametrize(
-    "value", [None, b"", b"x", b"-1", b"1" * 5000, "\u0663".encode()], ids=repr
+    "value", [None, b"", b"x", b"-1", b"1" * 20, b"1" * 5000, "\u0663".encode()], ids=repr
 )
 def test_a_record_that_does_not_say_its_offset_has_none(
     spool: SnapshotSpool, value: bytes | None
