@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from quorumd import PeerSpeaksPlaintext, Security
-from quorumd.client import connector
+from quorumd.client import connector, name_lookups
 from quorumd.client.connection import ClientConnection
 from quorumd.client.connector import Connector
 from quorumd.client.errors import ConnectionFailed
@@ -33,6 +34,41 @@ def files(tmp_path: Path) -> ClientFiles:
 def secured(files: ClientFiles) -> Connector:
     keys = {name: str(value) for name, value in files.client_keys().items()}
     return Connector("a-client", Security.from_pairs(keys, "here"))
+
+
+def test_a_name_is_looked_up_anew_once_its_addresses_were_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hosts move. Who asks meanwhile gets the same outcome, unless that is of a loop that has ended."""
+    asked: list[str] = []
+    may_answer = threading.Event()
+
+    def found(address: Address, flags: int) -> list[Any]:
+        if flags:
+            raise socket.gaierror("no number")
+        assert may_answer.wait(20)
+        asked.append(address.host)
+        return [(socket.AF_INET, (f"10.0.0.{len(asked)}", address.port))]
+
+    monkeypatch.setattr(name_lookups, "_found", found)
+    names = NameLookups()
+
+    async def given_up() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await names.addresses_of(WHERE)
+
+    async def work() -> None:
+        asking = [asyncio.create_task(names.addresses_of(WHERE)) for _ in range(2)]
+        await asyncio.sleep(0)
+        may_answer.set()
+        async with asyncio.timeout(20):
+            first, second = await asyncio.gather(*asking)
+            assert first == second
+            assert await names.addresses_of(WHERE) != first
+
+    asyncio.run(given_up())
+    asyncio.run(work())
 
 
 def test_each_address_of_a_host_has_its_share_of_the_time_that_is_left(

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -18,10 +19,21 @@ from quorumd import (
     Record,
     SnapshotLoaded,
 )
-from quorumd.client.errors import NotSupported
+from quorumd.client.download import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, SnapshotDownloader
+from quorumd.client.errors import ConnectionFailed, NotSupported
+from quorumd.client.leader import LeaderFinder, RetriableError
+from quorumd.client.timing import TRY_TIMEOUT_MS, Deadline
 from quorumd.wire.error_codes import ErrorCode
-from quorumd.wire.messages.fetch import FetchRequest
+from quorumd.wire.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    FetchResponseCurrentLeader,
+    FetchResponsePartition,
+    FetchResponseSnapshotId,
+    FetchResponseTopic,
+)
 from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from quorumd.wire.metadata_topic import TOPIC
 from quorumd.wire.records import build_batch
 from quorumd.wire.schema import Message
 from tests.quorumd.fake_quorum import FakeQuorum
@@ -464,3 +476,82 @@ def test_a_temporary_directory_without_room_is_named(monkeypatch: pytest.MonkeyP
         take_snapshot(quorum)
 
     follow(story, prepare=prepare)
+
+
+class Answers:
+    """The leader, who gives the answers of a test to what it is asked."""
+
+    address = "the leader"
+    epoch = 3
+
+    def __init__(self, answer: Callable[[Message], Message]) -> None:
+        self.answer = answer
+        self.asked: list[Message] = []
+        self.waits_s: list[float] = []
+
+    async def at_leader(self, goal: str, deadline: Deadline, act: Any) -> Any:
+        return await act(self)
+
+    def version_for(self, request_type: type[Message]) -> int:
+        return 17
+
+    def offers(self, request_type: type[Message]) -> bool:
+        return False
+
+    async def request(self, message: Message, _: type[Message], *, timeout_s: float) -> Message:
+        self.asked.append(message)
+        self.waits_s.append(timeout_s)
+        return self.answer(message)
+
+
+def offering(**fields: Any) -> FetchResponse:
+    """The answer to a Fetch of a leader in epoch 3 whose snapshot is 50-2."""
+    partition = FetchResponsePartition(
+        partition_index=0,
+        high_watermark=100,
+        current_leader=FetchResponseCurrentLeader(leader_id=1, leader_epoch=3),
+        snapshot_id=FetchResponseSnapshotId(end_offset=50, epoch=2),
+        **{"error_code": 0, **fields},
+    )
+    return FetchResponse(responses=(FetchResponseTopic(topic=TOPIC, partitions=(partition,)),))
+
+
+def downloading(answer: Callable[[Message], Message]) -> tuple[Answers, SnapshotDownloader]:
+    leader = Answers(answer)
+    return leader, SnapshotDownloader(cast(LeaderFinder, leader), timeout_ms=60_000)
+
+
+def test_a_snapshot_that_ends_where_its_reader_is_brings_nothing() -> None:
+    leader, download = downloading(lambda request: offering())
+    assert asyncio.run(download.newest_above(50)) is None
+    assert [type(each) for each in leader.asked] == [FetchRequest]
+
+
+def test_pieces_have_a_least_size_and_each_the_time_of_a_try() -> None:
+    def fail(request: Message) -> Message:
+        if isinstance(request, FetchRequest):
+            return offering()
+        raise ConnectionFailed("closed the connection")
+
+    leader, download = downloading(fail)
+    for _ in range(10):
+        with pytest.raises(ConnectionFailed):
+            asyncio.run(download.newest_above(49))
+    download.close()
+    sizes = [each.max_bytes for each in leader.asked if isinstance(each, FetchSnapshotRequest)]
+    assert sizes[:3] == [CHUNK_BYTES_MAX, CHUNK_BYTES_MAX // 2, CHUNK_BYTES_MAX // 4]
+    assert sizes[-2:] == [CHUNK_BYTES_MIN, CHUNK_BYTES_MIN]
+    assert set(leader.waits_s) == {TRY_TIMEOUT_MS / 1000}
+
+
+def test_an_epoch_that_is_refused_and_named_again_is_not_asked_with_for_ever() -> None:
+    refused = int(ErrorCode.FENCED_LEADER_EPOCH)
+
+    def refuse_twice(request: Message) -> Message:
+        assert len(leader.asked) < 3
+        return offering(error_code=refused)
+
+    leader, download = downloading(refuse_twice)
+    with pytest.raises(RetriableError):
+        asyncio.run(download.newest_above(0))
+    assert len(leader.asked) == 1

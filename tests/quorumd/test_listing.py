@@ -50,6 +50,7 @@ def test_a_key_stands_for_its_place_and_for_no_other(kind: ClaimKind, name: str)
         b"quorumd.locks.queue/" + ONE.encode(),
         b"quorumd.locks.queue//" + ONE.encode(),
         b"quorumd.locks.queue/a/" + ONE[:-1].encode(),
+        b"quorumd.locks.queue/a/" + ONE.encode() + b"1",
         b"quorumd.other/a",
         b"quorumd.locks/\xff",
         b"locks/a",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quorumd.client.timing import RetryBackoff, whole_ms
+from quorumd.client.timing import Deadline, RetryBackoff, whole_ms
 
 FORKING = """
 import os
@@ -28,6 +28,15 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_success() -> Non
         assert span_ms / 2000 <= backoff.next_s() <= span_ms / 1000
     backoff.reset()
     assert backoff.next_s() <= 0.02
+
+
+def test_when_the_time_is_up_nothing_is_left_of_it() -> None:
+    deadline = Deadline(0)
+    assert (deadline.remaining_ms(), deadline.remaining_s(), deadline.try_s()) == (0, 0.0, 0.0)
+    assert deadline.has_passed
+    later = Deadline(600_000)
+    assert 500_000 < later.remaining_ms() <= 600_000
+    assert not later.has_passed
 
 
 @pytest.mark.parametrize(
