@@ -8,12 +8,14 @@ import os
 import socket
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from quorumd.pipeline.errors import DataLost
 from quorumd.pipeline.parse import ChunkOrigin, parse
 from quorumd.pipeline.report.facts import BUCKETS_MAX, _bucketed, read_facts
+from quorumd.pipeline.tables import reading
 from quorumd.pipeline.tables.commit import (
     NotContinued,
     NotShared,
@@ -239,3 +241,39 @@ def test_voters_of_a_snapshot_that_the_log_begins_with_were_in_no_batch_of_it(
     found = beginning({"path": str(tmp_path)})
     assert found.complete_from == 7
     assert [(row.offset, row.batch_base_offset) for row in found.control] == [(6, 6)]
+
+
+class Reading:
+    """A session of Spark and what it has read, of which only the paths count."""
+
+    def __init__(self) -> None:
+        self.read = self
+        self.paths: tuple[str, ...] = ()
+
+    def schema(self, _: object) -> Any:
+        return self
+
+    def parquet(self, *paths: str) -> Any:
+        self.paths = paths
+        return self
+
+    def __getitem__(self, name: str) -> int:
+        return 0
+
+    def where(self, _: object) -> Any:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "names"),
+    [(0, None, "abc"), (9, 10, "a"), (10, 11, "b"), (10, None, "bc"), (11, 12, "c"), (20, 30, "c")],
+)
+def test_a_file_is_read_if_it_may_have_one_of_the_offsets(
+    monkeypatch: pytest.MonkeyPatch, start: int, end: int | None, names: str
+) -> None:
+    spans = {"a": (0, 9), "b": (10, 10), "c": (11, 20)}
+    files = [DataFile(name, 1, 100, first, last) for name, (first, last) in spans.items()]
+    monkeypatch.setattr(reading, "data_files", lambda folder, table: files)
+    found = Reading()
+    reading.read_range(cast(Any, found), Path("/t"), "records", start, end)
+    assert "".join(path[-1] for path in found.paths) == names
