@@ -9,6 +9,7 @@ import pytest
 
 from quorumd.pipeline.audit import AuditFinding, FindingKind, audit
 from quorumd.pipeline.audit import compare as compare_module
+from quorumd.pipeline.audit.scan import RangeTask
 from quorumd.storage.filesystem import RealFileSystem
 from quorumd.storage.layout import PARTITION_DIRECTORY, log_path
 from quorumd.wire.records import Record, build_batch
@@ -100,3 +101,12 @@ def test_a_snapshot_of_compressed_records_that_claim_other_offsets_is_sound(tmp_
         file.write(odd)
     build(RealFileSystem(), COUNT + 4, directory=directory, complete=True)
     assert look([folder]) == []
+
+
+def test_a_large_batch_that_others_have_in_small_ones_is_one_region_to_its_end() -> None:
+    task = RangeTask(0, 12, (), ((0, 12), (0, 12)), ("one", "two"))
+    large = [(0, 10, 1, 1, 1), (10, 12, 1, 1, 9)]
+    small = [(0, 3, 1, 1, 2), (3, 5, 1, 1, 3), (5, 10, 1, 1, 4), (10, 12, 1, 1, 9)]
+    assert compare_module._regions(task, {0: large, 1: small}) == [(0, 10)]
+    small[2:3] = []
+    assert compare_module._regions(task, {0: large, 1: small}) == [(0, 10)]
