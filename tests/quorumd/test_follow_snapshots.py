@@ -32,7 +32,13 @@ from quorumd.wire.messages.fetch import (
     FetchResponseSnapshotId,
     FetchResponseTopic,
 )
-from quorumd.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
+from quorumd.wire.messages.fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    FetchSnapshotResponsePartition,
+    FetchSnapshotResponseSnapshotId,
+    FetchSnapshotResponseTopic,
+)
 from quorumd.wire.metadata_topic import TOPIC
 from quorumd.wire.records import build_batch
 from quorumd.wire.schema import Message
@@ -525,6 +531,27 @@ def test_a_snapshot_that_ends_where_its_reader_is_brings_nothing() -> None:
     leader, download = downloading(lambda request: offering())
     assert asyncio.run(download.newest_above(50)) is None
     assert [type(each) for each in leader.asked] == [FetchRequest]
+
+
+def test_a_piece_of_another_place_than_was_asked_for_is_not_taken() -> None:
+    def skip(request: Message) -> Message:
+        if isinstance(request, FetchRequest):
+            return offering()
+        piece = FetchSnapshotResponsePartition(
+            index=0,
+            error_code=0,
+            snapshot_id=FetchSnapshotResponseSnapshotId(end_offset=50, epoch=2),
+            size=1000,
+            position=1,
+            unaligned_records=bytes(10),
+        )
+        topic = FetchSnapshotResponseTopic(name=TOPIC, partitions=(piece,))
+        return FetchSnapshotResponse(throttle_time_ms=0, error_code=0, topics=(topic,))
+
+    _, download = downloading(skip)
+    with pytest.raises(ConnectionFailed, match="sent position 1 instead of 0"):
+        asyncio.run(download.newest_above(49))
+    download.close()
 
 
 def test_pieces_have_a_least_size_and_each_the_time_of_a_try() -> None:

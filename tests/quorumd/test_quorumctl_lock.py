@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -12,9 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from quorumd.cli import lock as lock_command
+from quorumd.cli.held_command import HeldCommand
 from quorumd.sync import Lock, QuorumClient
 from tests.quorumd.conftest import Done, QuorumThread
 from tests.quorumd.running import COMMAND, started
@@ -249,6 +253,25 @@ def test_a_lost_lock_ends_the_whole_group(quorum: QuorumThread, quorumctl: Run) 
     assert code == LOST
     assert "lost: the command gets SIGTERM" in err
     wait_for(lambda: not runs(child), "the end of what the command had started")
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_lock_that_was_lost_before_its_command_ended_is_said_to_be_lost(
+    capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    class Ended:
+        async def wait(self) -> int:
+            return code
+
+    async def was_lost() -> bool:
+        return False
+
+    async def run() -> int | None:
+        held = lock_command._Held(1, asyncio.Event(), was_lost)
+        return await lock_command._until_the_end(held, cast(HeldCommand, Ended()), 1.0)
+
+    assert asyncio.run(run()) is None
+    assert f"lost, before the command ended with exit code {code}" in capsys.readouterr().err
 
 
 def test_a_lost_lock_whose_command_cannot_be_ended(
