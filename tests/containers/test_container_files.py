@@ -246,6 +246,13 @@ def test_no_service_bootstraps_and_each_has_a_volume_of_its_own() -> None:
     assert volumes == [f"data-{node}:/var/lib/quorumd" for node in CONTROLLERS]
 
 
+def test_a_controller_has_as_long_to_hand_over_as_on_a_host() -> None:
+    unit = (ROOT / "deploy/quorumd.service").read_text()
+    (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    services = [*CONTROLLERS.values(), *KAFKA["services"].values()]
+    assert {service["stop_grace_period"] for service in services} == {f"{seconds}s"}
+
+
 @pytest.mark.parametrize("name", COMPOSE["services"])
 def test_every_service_is_shut_in(name: str) -> None:
     service: dict[str, Any] = COMPOSE["services"][name]
