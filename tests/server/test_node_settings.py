@@ -140,7 +140,11 @@ def test_listeners_have_the_limits_that_are_configured(
         max_connection_creation_rate=56,
         listener_limits={"CONTROLLER": ListenerLimits(57)},
     )
-    node.Node(config, RealFileSystem(), cast(Any, None), lambda code: None)
+
+    async def work() -> None:
+        node.Node(config, RealFileSystem(), cast(Any, None), lambda code: None)
+
+    run(work())
     (limits,) = given
     assert limits["max_frame_bytes"] == 5001
     assert limits["max_connections"] == 52
