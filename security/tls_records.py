@@ -24,19 +24,19 @@ _BODY_BYTES_MAX: Final = RECORD_BYTES + 2048
 BytesLike = bytes | bytearray | memoryview
 
 
-def whole_records(data: bytearray, count_max: int = -1) -> int:
-    """Number of leading bytes that are whole TLS records; all of them, if they are no records.
+def whole_records(data: bytes | bytearray, count_max: int = -1, start: int = 0) -> int:
+    """End of the whole TLS records that begin at `start`; that of `data`, if they are no records.
 
     With `count_max`: of so many records, and of no more than PIECE_BYTES if they are several.
     """
-    end = 0
+    end = start
     while len(data) >= end + _HEADER_BYTES and count_max:
         size = int.from_bytes(data[end + 3 : end + _HEADER_BYTES], "big")
         if size > _BODY_BYTES_MAX:
             return len(data)
         if len(data) < end + _HEADER_BYTES + size:
             break
-        if end and count_max > 0 and end + _HEADER_BYTES + size > PIECE_BYTES:
+        if end > start and count_max > 0 and end + _HEADER_BYTES + size - start > PIECE_BYTES:
             break
         end += _HEADER_BYTES + size
         count_max -= 1

@@ -72,8 +72,7 @@ class TlsSession:
         Of more than one record, as many as there is time for until then (`time.monotonic_ns`).
         """
         if self._held or not is_one_record(data):
-            self._held += data
-            return self._decrypt_held(until())
+            return self._decrypt_several(data, until())
         size = len(data)
         self._incoming.write(data)
         try:
@@ -92,17 +91,28 @@ class TlsSession:
             self._stop(None)
         return _EMPTY.join(pieces)
 
-    def _decrypt_held(self, until_ns: int) -> bytes:
+    def _decrypt_several(self, data: bytes, until_ns: int) -> bytes:
         """One that changes keys costs as much as 100 KiB of data, and one read takes all of those."""
         self.is_told = False
         pieces: list[bytes] = []
         held = self._held
-        while monotonic_ns() < until_ns and (end := whole_records(held, RECORDS_AT_ONCE)):
-            self._incoming.write(held[:end])
-            del held[:end]
-            self._read_all(pieces)
-            if self.has_ended or self.error is not None:
-                held.clear()
+        is_behind = len(held) > 0
+        if is_behind:
+            held += data
+        source: bytes | bytearray = held if is_behind else data
+        at = 0
+        with memoryview(source) as view:
+            while monotonic_ns() < until_ns:
+                end = whole_records(source, RECORDS_AT_ONCE, at)
+                if end == at:
+                    break
+                self._incoming.write(view[at:end])
+                self._read_all(pieces)
+                at = end if self.error is None and not self.has_ended else len(source)
+            if not is_behind:
+                held += view[at:]
+        if is_behind:
+            del held[:at]
         self.has_more = whole_records(held, 1) > 0
         return pieces[0] if len(pieces) == 1 else _EMPTY.join(pieces)
 
