@@ -57,8 +57,8 @@ class DamagedSource(StorageError):
 class BackupSource:
     """A stopped node's log: offsets `start_offset` .. `end_offset` (exclusive), the last of `epoch`.
 
-    `known_end` is where the node knew it to be committed when it last wrote that down. `cluster_id` is "" if
-    nothing in the directory says it.
+    Everything below `known_end` is committed, as quorum-state.json says, or a snapshot, which has nothing
+    else. `cluster_id` is "" if nothing in the directory says it.
     """
 
     log_directory: Path
@@ -195,7 +195,7 @@ def backup_source(
         start_offset=start_offset,
         end_offset=end_offset,
         epoch=epoch,
-        known_end=state.applied_offset,
+        known_end=max(state.applied_offset, 0 if snapshot is None else snapshot.end_offset),
         size_bytes=subject.size_bytes,
         snapshot=snapshot,
         segments=tuple(layout.log_path(log_directory, base) for base in bases),

@@ -206,16 +206,17 @@ def test_a_torn_tail_ends_where_the_next_start_would_end_it(quorumctl: Run, tmp_
     assert ends == {header.base_offset for _, header in headers}
 
 
+@pytest.mark.parametrize(("applied", "known"), [(-4, -4), (0, 30)], ids=["state", "snapshot"])
 def test_it_says_how_much_may_not_have_been_committed(
-    quorumctl: Run, node: Node, storage: Path, target: Path
+    quorumctl: Run, node: Node, storage: Path, target: Path, applied: int, known: int
 ) -> None:
-    known = node.ends[-4]
-    state = QuorumState(cluster_id="cluster", leader_epoch=9, applied_offset=known)
+    """A snapshot has nothing else, whatever the quorum state says."""
+    state = QuorumState(cluster_id="cluster", leader_epoch=9, applied_offset=node.ends[applied])
     save_quorum_state(FS, storage / PARTITION_DIRECTORY, state)
     done = quorumctl("backup", "--storage-dir", storage, target)
     assert done.code == 0
     assert done.err.startswith(
-        f"the last {node.ends[-1] - known} offsets may never have been committed"
+        f"the last {node.ends[-1] - node.ends[known]} offsets may never have been committed"
     )
     assert sound(target).end_offset == node.ends[-1]
 
