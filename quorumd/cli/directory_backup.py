@@ -52,7 +52,7 @@ def _warn(finding: Finding) -> None:
 
 
 def _say_what_is_unknown(source: BackupSource) -> None:
-    unknown = source.end_offset - max(source.known_end, source.start_offset)
+    unknown = source.end_offset - source.known_end
     if unknown > 0:
         click.echo(
             f"the last {counted(unknown, 'offset')} may never have been committed: the node knew of less "

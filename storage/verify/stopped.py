@@ -58,7 +58,8 @@ class BackupSource:
     """A stopped node's log: offsets `start_offset` .. `end_offset` (exclusive), the last of `epoch`.
 
     Everything below `known_end` is committed, as quorum-state.json says, or a snapshot, which has nothing
-    else. `cluster_id` is "" if nothing in the directory says it.
+    else; it is never below `start_offset`, to which a snapshot reaches. `cluster_id` is "" if nothing in the
+    directory says it.
     """
 
     log_directory: Path
@@ -67,7 +68,6 @@ class BackupSource:
     end_offset: int
     epoch: int
     known_end: int
-    size_bytes: int
     snapshot: SnapshotId | None
     segments: tuple[Path, ...]
     """In the order of the log."""
@@ -196,7 +196,6 @@ def backup_source(
         end_offset=end_offset,
         epoch=epoch,
         known_end=max(state.applied_offset, 0 if snapshot is None else snapshot.end_offset),
-        size_bytes=subject.size_bytes,
         snapshot=snapshot,
         segments=tuple(layout.log_path(log_directory, base) for base in bases),
     )
